@@ -1,0 +1,66 @@
+"""hvdkit: one recipe, three frameworks, any number of processes.
+
+The names below are imported when they are first used, so that ``import hvdkit`` loads no framework, no NumPy and
+nothing outside the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hvdkit.version import __version__
+
+_HOME = {
+    "Recipe": "hvdkit.recipe",
+    "Data": "hvdkit.recipe",
+    "Init": "hvdkit.recipe",
+    "Pin": "hvdkit.recipe",
+    "Shard": "hvdkit.recipe",
+    "ScaleLR": "hvdkit.recipe",
+    "Distribute": "hvdkit.recipe",
+    "Broadcast": "hvdkit.recipe",
+    "Checkpoint": "hvdkit.recipe",
+    "Average": "hvdkit.recipe",
+    "SGD": "hvdkit.optimizers",
+    "Adam": "hvdkit.optimizers",
+    "AdamW": "hvdkit.optimizers",
+    "Adagrad": "hvdkit.optimizers",
+    "apply": "hvdkit.assemble",
+    "init": "hvdkit.world",
+    "run": "hvdkit.launch.function",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in ("datasets", "errors", "tf", "torch", "keras"):
+        return importlib.import_module(f"hvdkit.{name}")
+    raise AttributeError(f"module 'hvdkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from hvdkit.assemble import apply as apply
+    from hvdkit.launch.function import run as run
+    from hvdkit.optimizers import SGD as SGD
+    from hvdkit.optimizers import Adagrad as Adagrad
+    from hvdkit.optimizers import Adam as Adam
+    from hvdkit.optimizers import AdamW as AdamW
+    from hvdkit.recipe import Average as Average
+    from hvdkit.recipe import Broadcast as Broadcast
+    from hvdkit.recipe import Checkpoint as Checkpoint
+    from hvdkit.recipe import Data as Data
+    from hvdkit.recipe import Distribute as Distribute
+    from hvdkit.recipe import Init as Init
+    from hvdkit.recipe import Pin as Pin
+    from hvdkit.recipe import Recipe as Recipe
+    from hvdkit.recipe import ScaleLR as ScaleLR
+    from hvdkit.recipe import Shard as Shard
+    from hvdkit.world import init as init

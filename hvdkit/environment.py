@@ -1,0 +1,81 @@
+"""The one place where environment variables are read: who started this process, and what the user asked for."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hvdkit.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class LaunchedAs:
+    """What a launcher's environment says about this process.
+
+    Attributes:
+        launcher: ``plain``, ``horovodrun``, ``torchrun`` or ``mpirun``.
+        rank: The rank that the launcher gave, 0 for ``plain``.
+        size: The number of processes that it started, 1 for ``plain``.
+    """
+
+    launcher: str
+    rank: int = 0
+    size: int = 1
+
+
+# launcher, its rank variable, its size variable; the first whose variables are set wins, and horovodrun comes
+# before mpirun because `horovodrun --mpi` sets both
+_LAUNCHERS = (
+    ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE"),
+    ("torchrun", "RANK", "WORLD_SIZE"),
+)
+
+
+def launched_as(environ: Mapping[str, str] = os.environ) -> LaunchedAs:
+    """Read from the environment which launcher started this process.
+
+    Raises:
+        LaunchError: A launcher's variable is not a number.
+    """
+    for launcher, rank_name, size_name in _LAUNCHERS:
+        if rank_name in environ and size_name in environ:
+            return LaunchedAs(launcher, _number(environ, rank_name), _number(environ, size_name))
+    return LaunchedAs("plain")
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise LaunchError(
+            f"environment variable {name} is {environ[name]!r}, not a number; unset it or use a launcher"
+        ) from None
+
+
+def requested_engine(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the engine that ``hvdkit run --engine`` chose for this job, or None."""
+    return environ.get("HVDKIT_ENGINE")
+
+
+def node_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of this node; ``HVDKIT_NODE`` overrides the host name where containers share one."""
+    return environ.get("HVDKIT_NODE") or socket.gethostname()
+
+
+def failure_dir(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the folder into which ``hvdkit run`` wants a rank's last error written, or None."""
+    return environ.get("HVDKIT_FAILURE_DIR")
+
+
+def user_set_threads(environ: Mapping[str, str] = os.environ) -> bool:
+    """Say whether the user chose the number of CPU threads himself."""
+    return any(name in environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"))
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the folder for caches: ``HVDKIT_CACHE``, else ``~/.cache/hvdkit``."""
+    return environ.get("HVDKIT_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "hvdkit")
