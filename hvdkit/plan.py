@@ -37,6 +37,8 @@ class MicroBatch:
 class ShardPlan:
     """How one epoch of ``samples`` samples is laid out over ranks and updates.
 
+    ``limit`` ends the epoch after that many updates.
+
     Update k takes ``order[k * G : (k + 1) * G]`` with G the global batch, and rank r every ``size``-th of them, so the
     order does not depend on the number of processes.
 
@@ -51,6 +53,7 @@ class ShardPlan:
     uneven: str = "exact"
     shuffle: bool = True
     seed: int = 0
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -59,6 +62,11 @@ class ShardPlan:
             raise DataError(
                 f"{self.samples} samples do not fill one global batch of {self.global_batch}; "
                 "lower batch_size, use fewer processes, or set uneven to 'exact'"
+            )
+        if self.limit is not None and self.limit > self._available:
+            raise DataError(
+                f"{self.limit} steps per epoch and process are asked for, but {self.samples} samples make only "
+                f"{self._available}; lower steps_per_epoch or repeat the data"
             )
 
     @property
@@ -69,6 +77,10 @@ class ShardPlan:
     @property
     def steps(self) -> int:
         """Updates per epoch, the same on every rank."""
+        return self._available if self.limit is None else self.limit
+
+    @property
+    def _available(self) -> int:
         if self.uneven == "drop":
             return self.samples // self.global_batch
         return math.ceil(self.samples / self.global_batch)
@@ -76,7 +88,7 @@ class ShardPlan:
     @property
     def dropped(self) -> int:
         """Samples left out of every epoch."""
-        return self.samples - self.steps * self.global_batch if self.uneven == "drop" else 0
+        return max(0, self.samples - self.steps * self.global_batch)
 
     def order(self, epoch: int) -> Indices:
         """Return the order of all samples in an epoch, int64, shape ``(samples,)``."""
@@ -110,8 +122,8 @@ class ShardPlan:
     def passes(self) -> int:
         """Return the micro-batches per epoch, the same on every rank."""
         full, rest = divmod(self.samples, self.global_batch)
-        if self.uneven == "drop" or rest == 0:
-            return full * self.accumulate
+        if self.steps <= full:
+            return self.steps * self.accumulate
         return full * self.accumulate + math.ceil(math.ceil(rest / self.size) / self.batch_size)
 
 

@@ -1,0 +1,69 @@
+"""Named arrays of a whole model: compared, sent and summed up as one; NumPy alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdkit.errors import ModelError
+from hvdkit.world import World
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def check_same(world: World, kinds: Mapping[str, str]) -> None:
+    """Check that every rank has the same names with the same shapes and dtypes.
+
+    Args:
+        world: The job.
+        kinds: For each name, its dtype and shape as text.
+
+    Raises:
+        ModelError: On every rank, naming the first difference and the ranks.
+    """
+    if world.size == 1:
+        return
+    digest = hashlib.sha256(repr(list(kinds.items())).encode()).hexdigest()
+    if len(set(world.engine.allgather_object(digest))) == 1:
+        return
+    for rank, other in enumerate(world.engine.allgather_object(dict(kinds))):
+        first = world.engine.broadcast_object(dict(kinds))
+        for name in [*first, *other]:
+            if first.get(name) != other.get(name):
+                raise ModelError(
+                    f"the model differs between ranks: {name!r} is {first.get(name, 'missing')} on rank 0 and "
+                    f"{other.get(name, 'missing')} on rank {rank}; build it from the same settings on every rank"
+                )
+        if list(first) != list(other):
+            raise ModelError(f"the model's parts come in another order on rank {rank} than on rank 0")
+
+
+def broadcast_arrays(world: World, arrays: Mapping[str, NDArray[Any]], root: int) -> Arrays:
+    """Return the arrays of ``root`` on every rank, sent as one buffer; any dtype of fixed size.
+
+    Raises:
+        ModelError: Names, shapes or dtypes differ between ranks.
+    """
+    check_same(world, {name: f"{value.dtype} {value.shape}" for name, value in arrays.items()})
+    if world.size == 1 or not arrays:
+        return dict(arrays)
+    flat = [np.ascontiguousarray(value).reshape(-1).view(np.uint8) for value in arrays.values()]
+    received = world.broadcast(np.concatenate(flat), root)
+    ends = np.cumsum([len(part) for part in flat])
+    return {
+        name: received[end - len(part) : end].view(value.dtype).reshape(value.shape)
+        for (name, value), part, end in zip(arrays.items(), flat, ends, strict=True)
+    }
+
+
+def sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return one digest of all names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, value in arrays.items():
+        digest.update(f"{name} {value.dtype} {value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()

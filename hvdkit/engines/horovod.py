@@ -1,0 +1,116 @@
+"""Horovod, through the extension of the framework that is trained."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hvdkit.engines.base import Array, Bytes, Engine
+from hvdkit.errors import EngineError
+from hvdkit.horovod_info import built_for, check_build_matches
+
+_Call = Callable[..., Array]
+
+_MODULES = {"torch": "horovod.torch", "tf": "horovod.tensorflow"}
+
+
+def load_binding(library: str) -> Any:
+    """Import Horovod's module for a tensor library, ``torch`` or ``tf``.
+
+    Raises:
+        EngineError: Horovod is missing, was built without this framework, or for another version of it.
+    """
+    if importlib.util.find_spec("horovod") is None:
+        raise EngineError(f"Horovod is not installed; build it with: hvdkit build-horovod --framework {library}")
+    if not built_for(library):
+        raise EngineError(
+            f"Horovod was built without {library} (its extension {_MODULES[library]} is missing); "
+            f"rebuild it with: hvdkit build-horovod --framework {library}"
+        )
+    check_build_matches(library)
+    try:
+        return importlib.import_module(_MODULES[library])
+    except (ImportError, OSError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise EngineError(
+            f"Horovod's extension for {library} does not load ({reason}); "
+            f"rebuild it with: hvdkit build-horovod --framework {library}"
+        ) from error
+
+
+class HorovodEngine(Engine):
+    """Collectives by Horovod's background thread.
+
+    Attributes:
+        binding: ``horovod.torch`` or ``horovod.tensorflow``.
+
+    Raises:
+        EngineError: Horovod is missing or does not fit the framework.
+    """
+
+    name: ClassVar[str] = "horovod"
+
+    def __init__(self, library: str) -> None:
+        self.binding = load_binding(library)
+        self._call: _Call = _call_torch if library == "torch" else _call_tensorflow
+        self.binding.init()
+        self.rank, self.size = self.binding.rank(), self.binding.size()
+        self._calls = 0
+
+    def shutdown(self) -> None:
+        """End Horovod's background thread."""
+        self.binding.shutdown()
+
+    def _run(self, operation: str, flat: Array, **options: Any) -> Array:
+        self._calls += 1
+        return self._call(self.binding, operation, flat, name=f"hvdkit.array.{self._calls}", **options)
+
+    def _do_allreduce(self, flat: Array, op: str) -> Array:
+        operation = {"sum": self.binding.Sum, "min": self.binding.Min, "max": self.binding.Max}[op]
+        return self._run("allreduce", flat, op=operation)
+
+    def _do_broadcast(self, flat: Bytes, root: int) -> Bytes:
+        return self._run("broadcast", flat, root_rank=root) if len(flat) else flat
+
+    def _do_allgather(self, flat: Bytes, counts: list[int]) -> Bytes:
+        return self._run("allgather", flat) if sum(counts) else flat
+
+    def _do_alltoall(self, flat: Bytes, send: list[int], receive: list[int]) -> Bytes:
+        return self._run("alltoall", flat, splits=np.array(send, np.int32))
+
+
+def finish(binding: Any, handle: Any) -> Any:
+    """Wait for an asynchronous operation of ``horovod.torch`` and return its result.
+
+    Horovod's own wait holds the interpreter's lock, which would silence the control channel.
+    """
+    pause = 2e-5
+    while not binding.poll(handle):
+        time.sleep(pause)
+        pause = min(pause * 1.5, 1e-3)
+    return binding.synchronize(handle)
+
+
+def _call_torch(binding: Any, operation: str, flat: Array, **options: Any) -> Array:
+    import torch
+
+    if "splits" in options:
+        options["splits"] = torch.from_numpy(options["splits"])
+    tensor = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+    result = finish(binding, getattr(binding, f"{operation}_async")(tensor, **options))
+    received: Array = (result[0] if isinstance(result, tuple) else result).numpy()
+    return received
+
+
+def _call_tensorflow(binding: Any, operation: str, flat: Array, **options: Any) -> Array:
+    import tensorflow as tf
+
+    with tf.device("CPU"):
+        result = getattr(binding, operation)(tf.constant(flat), **options)
+    received: Array = (result[0] if isinstance(result, (tuple, list)) else result).numpy()
+    return received

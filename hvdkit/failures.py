@@ -1,0 +1,96 @@
+"""What a rank does when its script raises: say so in one place, tell the other ranks, and leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Protocol
+
+from hvdkit.environment import failure_dir, launched_as
+from hvdkit.errors import HvdkitError, RankFailedError
+
+
+class Announcer(Protocol):
+    """Whatever can tell the other ranks that this one has failed."""
+
+    def fail(self, message: str) -> None:
+        """Tell all ranks."""
+
+
+class _Here:
+    """This process, as far as a failure needs to know it."""
+
+    rank: int | None = None
+    announcer: Announcer | None = None
+
+
+def announce_on(rank: int, announcer: Announcer | None) -> None:
+    """Note this process's rank, and the channel on which its peers hear of a failure."""
+    _Here.rank, _Here.announcer = rank, announcer
+
+
+def watch_exceptions() -> None:
+    """End this rank, and tell its peers, when an exception reaches the top of the script."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _excepthook
+
+
+def _excepthook(_kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    leave(error.with_traceback(trace))
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as one line; hvdkit's own without the class name."""
+    text = " ".join(str(error).split())
+    if isinstance(error, HvdkitError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def leave(error: BaseException) -> NoReturn:
+    """Show an error, record it, tell the other ranks, and end this process without waiting for anybody."""
+    if isinstance(error, HvdkitError):
+        sys.stderr.write(f"hvdkit: error: {describe(error)}\n")
+    else:
+        traceback.print_exception(error)
+    code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    record(describe(error), code, secondary=isinstance(error, RankFailedError), error=error)
+    if _Here.announcer is not None and not isinstance(error, RankFailedError):
+        _Here.announcer.fail(describe(error))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def record(message: str, code: int, *, secondary: bool, error: BaseException | None = None) -> None:
+    """Write this rank's failure where ``hvdkit run`` looks for it; nothing happens under other launchers.
+
+    Args:
+        message: One line.
+        code: The exit code of this rank.
+        secondary: Whether another rank's failure came first.
+        error: The exception, for its class and traceback.
+    """
+    folder = failure_dir()
+    if folder is None:
+        return
+    rank = _Here.rank if _Here.rank is not None else launched_as().rank
+    entry = {
+        "rank": rank,
+        "time": time.time(),
+        "code": code,
+        "class": type(error).__name__ if error is not None else "",
+        "message": message,
+        "traceback": "".join(traceback.format_exception(error)) if error is not None else "",
+        "pid": os.getpid(),
+        "secondary": secondary,
+    }
+    path = Path(folder) / f"failure-{rank}.json"
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(entry))
+    temporary.rename(path)

@@ -1,0 +1,79 @@
+"""Step 8: metrics by sums and counts, in float64, over batches and over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hvdkit.errors import RecipeError
+from hvdkit.world import World
+
+
+class Sums:
+    """Sums and counts of named values; adding batches and ranks gives the mean over samples."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[float, float]] = {}
+
+    def add(self, name: str, total: float, count: float) -> None:
+        """Add ``total``, the sum over ``count`` samples."""
+        held, number = self._totals.get(name, (0.0, 0.0))
+        self._totals[name] = (held + float(total), number + float(count))
+
+    def count(self, name: str) -> float:
+        """Return how many samples stand behind a value."""
+        return self._totals.get(name, (0.0, 0.0))[1]
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each value, NaN where nothing was counted."""
+        return {name: total / count if count else float("nan") for name, (total, count) in self._totals.items()}
+
+    def over_ranks(self, world: World) -> Sums:
+        """Return the sums over all ranks, formed in rank order with one exchange; ranks may hold different names."""
+        joined = Sums()
+        for totals in world.engine.allgather_object(self._totals):
+            for name, (total, count) in totals.items():
+                joined.add(name, total, count)
+        return joined
+
+
+def average(world: World, metrics: Any, count: float = 1) -> Any:
+    """Average numbers or arrays of all ranks, weighted by counts.
+
+    Args:
+        world: The job.
+        metrics: A number, an array, or a dict of them, the same names on all ranks.
+        count: How many samples stand behind this rank's values.
+
+    Returns:
+        A float for a number or a single-element array, a float64 array for other arrays, a dict for a dict.
+
+    Raises:
+        RecipeError: The count is negative, or zero on all ranks.
+    """
+    if not count >= 0:
+        raise RecipeError(f"average got count={count!r}; it must be a number >= 0")
+    values = dict(metrics) if isinstance(metrics, Mapping) else {"": metrics}
+    arrays = {name: np.asarray(value, np.float64) for name, value in values.items()}
+    total = 0.0
+    sums = {name: np.zeros_like(value) for name, value in arrays.items()}
+    for other, number in world.engine.allgather_object((arrays, float(count))):
+        total += number
+        for name in sums:
+            sums[name] = sums[name] + _entry(other, name) * number if number else sums[name]
+    if total == 0:
+        raise RecipeError("average got count=0 on every rank; there is nothing to average")
+    means = {name: _plain(value / total) for name, value in sums.items()}
+    return means if isinstance(metrics, Mapping) else means[""]
+
+
+def _entry(values: dict[str, Any], name: str) -> Any:
+    if name not in values:
+        raise RecipeError(f"average: metric {name!r} is not there on every rank; pass the same names everywhere")
+    return values[name]
+
+
+def _plain(value: Any) -> Any:
+    return float(value.reshape(())) if np.size(value) == 1 else value

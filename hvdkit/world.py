@@ -1,0 +1,169 @@
+"""Who am I: rank, size and node of this process, and the collectives of the whole job."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from hvdkit import failures
+from hvdkit.control import ControlChannel
+from hvdkit.engines.base import Array, Engine
+from hvdkit.engines.table import ENGINES_BY_LIBRARY, choose, create
+from hvdkit.environment import node_name
+from hvdkit.errors import EngineError, HvdkitError, LaunchError
+from hvdkit.plan import local_ranks
+
+_current: World | None = None
+
+
+class World:
+    """The processes of this job, seen from one of them.
+
+    Attributes:
+        rank: This process, 0 to size - 1.
+        size: The number of processes.
+        local_rank: This process among those of its node; for devices and per-node work only.
+        local_size: The number of processes on this node.
+        node: The number of this node, 0 to nodes - 1.
+        nodes: The number of nodes.
+        engine: What moves the bytes.
+        reason: Why this engine was taken.
+    """
+
+    def __init__(self, engine: Engine, reason: str, library: str | None) -> None:
+        self.engine = engine
+        self.reason = reason
+        self.library = library
+        self.rank, self.size = engine.rank, engine.size
+        names = engine.allgather_object(node_name())
+        self.local_rank, self.local_size, self.node = local_ranks(names)[self.rank]
+        self.nodes = len(set(names))
+        self._control: ControlChannel | None = None
+        if self.size > 1:
+            self._control = ControlChannel(self.rank, self.size, engine.broadcast_object)
+            engine.control = self._control
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is rank 0, the one that writes files and shows progress."""
+        return self.rank == 0
+
+    @property
+    def control(self) -> ControlChannel | None:
+        """The channel on which ranks leave, fail and show that they live; None on one process."""
+        return self._control
+
+    def allreduce(self, array: ArrayLike, op: str = "mean") -> Array:
+        """Reduce an array over all ranks; see :meth:`Engine.allreduce`."""
+        return self.engine.allreduce(array, op)
+
+    def allgather(self, array: ArrayLike) -> Array:
+        """Concatenate arrays of all ranks; see :meth:`Engine.allgather`."""
+        return self.engine.allgather(array)
+
+    def alltoall(self, array: ArrayLike) -> Array:
+        """Exchange parts of arrays between all ranks; see :meth:`Engine.alltoall`."""
+        return self.engine.alltoall(array)
+
+    def broadcast(self, array: ArrayLike, root: int = 0) -> Array:
+        """Return the array of ``root`` on every rank; see :meth:`Engine.broadcast`."""
+        return self.engine.broadcast(array, root)
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """Return the object of ``root`` on every rank; it must be picklable."""
+        return self.engine.broadcast_object(value, root)
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self.engine.barrier()
+
+    def agree(self, value: Any) -> Any:
+        """Return rank 0's value on every rank, for decisions that all must take alike."""
+        return self.engine.broadcast_object(value, 0)
+
+    def root_only(self, action: Any) -> Any:
+        """Run ``action()`` on rank 0 and return its result everywhere; its error is raised everywhere.
+
+        Raises:
+            HvdkitError: What ``action`` raised on rank 0, of the same class.
+        """
+        result, problem = None, None
+        if self.is_root:
+            try:
+                result = action()
+            except HvdkitError as error:
+                problem = error
+        result, problem = self.engine.broadcast_object((result, problem), 0)
+        if problem is not None:
+            raise problem
+        return result
+
+    def shutdown(self) -> None:
+        """Leave the job in good order; called by all ranks, and by itself at exit."""
+        global _current
+        if _current is not self:
+            return
+        _current = None
+        if self._control is not None:
+            self._control.leave()
+        self.engine.shutdown()
+
+
+def init(engine: str = "auto", library: str | None = None) -> World:
+    """Step 1: join the job. A second call returns the same world.
+
+    Args:
+        engine: ``auto``, ``horovod``, ``torch``, ``mpi`` or ``serial``.
+        library: The tensor library that is trained, ``torch``, ``tf`` or ``jax``; None for none.
+
+    Raises:
+        EngineError: The engine is unknown, not installed, or not built for the library; or another library is
+            already in use in this process.
+        LaunchError: Launcher and engine do not fit, or disagree on the number of processes.
+    """
+    global _current
+    if library not in (None, *ENGINES_BY_LIBRARY):
+        raise EngineError(f"library {library!r} is unknown; use {', '.join(ENGINES_BY_LIBRARY)} or None")
+    if _current is not None:
+        return _same_world(_current, engine, library)
+    _refuse_two_libraries(library)
+    failures.watch_exceptions()
+    choice = choose(engine, library)
+    _current = World(create(choice, library), choice.reason, library)
+    failures.announce_on(_current.rank, _current.control)
+    atexit.register(_leave_at_exit)
+    return _current
+
+
+def current() -> World:
+    """Return the world that ``init`` made.
+
+    Raises:
+        LaunchError: There is none yet.
+    """
+    if _current is None:
+        raise LaunchError("hvdkit is not initialised; call hvdkit.apply(...) or init() first")
+    return _current
+
+
+def _same_world(world: World, engine: str, library: str | None) -> World:
+    if engine not in ("auto", world.engine.name):
+        raise LaunchError(f"this process already uses engine {world.engine.name!r}; it cannot change to {engine!r}")
+    if library is not None and world.library not in (None, library):
+        raise EngineError(f"this process already trains with {world.library!r}; start another process for {library!r}")
+    world.library = world.library or library
+    return world
+
+
+def _refuse_two_libraries(library: str | None) -> None:
+    """Torch crashes in a process that has loaded TensorFlow first."""
+    if library == "torch" and "tensorflow" in sys.modules:
+        raise EngineError("TensorFlow is already loaded in this process; train with torch in a process of its own")
+
+
+def _leave_at_exit() -> None:
+    if _current is not None:
+        _current.shutdown()
