@@ -79,3 +79,23 @@ def user_set_threads(environ: Mapping[str, str] = os.environ) -> bool:
 def cache_dir(environ: Mapping[str, str] = os.environ) -> str:
     """Return the folder for caches: ``HVDKIT_CACHE``, else ``~/.cache/hvdkit``."""
     return environ.get("HVDKIT_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "hvdkit")
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """Return a copy of this process's environment with the changes, for a child process."""
+    return {**os.environ, **changes}
+
+
+def rank_log_dir(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the folder for complete per-rank log files that ``hvdkit run --log-dir`` named, or None."""
+    return environ.get("HVDKIT_LOG_DIR")
+
+
+def terminal_columns(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the width of the terminal on which ``hvdkit run`` shows its output, or None if that is no terminal."""
+    return _number(environ, "HVDKIT_TERMINAL") if "HVDKIT_TERMINAL" in environ else None
+
+
+def calling_process(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the process whose end must also end ``hvdkit run``: the one that called ``hvdkit.run``, or None."""
+    return _number(environ, "HVDKIT_CALLER") if "HVDKIT_CALLER" in environ else None

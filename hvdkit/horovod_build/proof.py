@@ -1,0 +1,44 @@
+"""Proves an installed Horovod: a real allreduce by two processes, for each framework and controller."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from hvdkit.environment import child_environment
+from hvdkit.errors import BuildError
+from hvdkit.horovod_build.allreduce import PROOF
+from hvdkit.horovod_build.diagnosis import explain
+from hvdkit.horovod_build.machine import scripts_folder
+from hvdkit.horovod_build.process import run_logged
+
+_SECONDS = 240
+_PROCESSES = 2
+
+
+def prove(framework: str, controller: str, log: TextIO) -> None:
+    """Run a sum over two processes that ``horovodrun`` starts.
+
+    Args:
+        framework: ``torch`` or ``tf``.
+        controller: ``gloo`` or ``mpi``.
+        log: Where the output goes.
+
+    Raises:
+        BuildError: The processes did not start, did not end in time, or got a wrong sum.
+    """
+    command = [str(scripts_folder() / "horovodrun"), f"--{controller}", "-np", str(_PROCESSES)]
+    command += [sys.executable, "-m", "hvdkit.horovod_build.allreduce", framework]
+    path = os.pathsep.join([str(scripts_folder()), *os.get_exec_path()])
+    code, output = run_logged(command, child_environment(PATH=path), log, _SECONDS)
+    if code == 0 and output.count(PROOF) == _PROCESSES:
+        return
+    if code == 124:
+        reason = f"the processes did not end within {_SECONDS} s"
+    else:
+        reason = explain(output) or f"horovodrun ended with code {code}"
+    raise BuildError(
+        f"horovod is installed, but an allreduce by {_PROCESSES} processes with {framework} and {controller} "
+        f"failed: {reason}; log: {log.name}"
+    )
