@@ -122,13 +122,32 @@ def check_build_matches(framework: str) -> None:
     installed = framework_version(name)
     if built is None or built == installed:
         return
-    remedy = "rebuild it with: hvdkit build-horovod" + "".join(
-        f" --framework {each}" for each in sorted({*built_versions(), name}) if framework_version(each)
-    )
     label = _LABELS[name]
     if installed is None:
         raise EngineError(f"horovod was built for {label} {built}, but {label} is not installed; install it")
-    raise EngineError(f"horovod was built for {label} {built}, but {label} {installed} is installed; {remedy}")
+    raise EngineError(
+        f"horovod was built for {label} {built}, but {label} {installed} is installed; "
+        f"rebuild it with: {rebuild_command(name)}"
+    )
+
+
+def rebuild_command(framework: str) -> str:
+    """Return the command that builds Horovod for a framework and for those that it is built for already."""
+    names = sorted({*built_versions(), horovod_name(framework)})
+    return "hvdkit build-horovod" + "".join(f" --framework {name}" for name in names if framework_version(name))
+
+
+def check_controllers() -> None:
+    """Check that the installed Horovod can connect its processes; unknown counts as possible.
+
+    Raises:
+        EngineError: It has neither of the controllers MPI and Gloo.
+    """
+    if mpi_built() is False and gloo_built() is False:
+        raise EngineError(
+            "horovod was built with neither Gloo nor MPI, so its processes cannot find each other; "
+            "rebuild it with: hvdkit build-horovod"
+        )
 
 
 def mpi_built() -> bool | None:

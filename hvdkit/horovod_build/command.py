@@ -32,7 +32,7 @@ from hvdkit.horovod_build.source import HOROVOD_VERSION
     type=click.Choice(["auto", "none", "nccl"]),
     default="auto",
     show_default=True,
-    help="NVIDIA GPUs through NCCL; auto: if a CUDA toolkit and NCCL are found.",
+    help="NVIDIA GPUs through NCCL; auto: if a GPU, a CUDA toolkit and NCCL are found.",
 )
 @click.option(
     "--mpi",

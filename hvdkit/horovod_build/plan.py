@@ -193,12 +193,15 @@ def _choose_mpi(choice: str) -> Tool | None:
 def _choose_gpu(choice: str, frameworks: dict[str, str]) -> Gpu | None:
     if choice == "none":
         return None
+    capabilities = tuple(machine.gpu_capabilities())
+    if choice == "auto" and not capabilities:
+        return None
     problem = _gpu_problem(frameworks)
     if problem is None:
         home = machine.find_cuda_home()
         nccl = machine.find_nccl(home)
         if home is not None and nccl is not None:
-            return Gpu(home, machine.cuda_version(home), tuple(machine.gpu_capabilities()), nccl)
+            return Gpu(home, machine.cuda_version(home), capabilities, nccl)
         missing = "a CUDA toolkit with nvcc and headers (set CUDA_HOME)" if home is None else "NCCL with headers"
         problem = f"{missing} was not found"
     if choice == "nccl":
