@@ -15,6 +15,7 @@ _HOME = {
     "synthetic": "hvdkit.datasets.synthesis",
     "check": "hvdkit.datasets.checks",
     "download": "hvdkit.datasets.fetch",
+    "prepare_datasets": "hvdkit.datasets.prepare",
 }
 
 __all__ = list(_HOME)
@@ -36,4 +37,5 @@ if TYPE_CHECKING:
     from hvdkit.datasets.digits import fashion_mnist as fashion_mnist
     from hvdkit.datasets.digits import mnist as mnist
     from hvdkit.datasets.fetch import download as download
+    from hvdkit.datasets.prepare import prepare_datasets as prepare_datasets
     from hvdkit.datasets.synthesis import synthetic as synthetic

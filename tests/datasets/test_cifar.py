@@ -70,3 +70,5 @@ def test_cut_short_missing_and_label_out_of_range(folder: Path) -> None:
         datasets.cifar10(folder)
     with pytest.raises(DataError, match="is not a folder"):
         datasets.cifar10(folder / "none")
+    with pytest.raises(DataError, match="cifar10 needs data_dir"):
+        datasets.cifar10()
