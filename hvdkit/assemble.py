@@ -1,13 +1,18 @@
-"""``apply``: chooses the backend and lets it walk the eight steps."""
+"""``apply``: chooses the backend and walks the eight steps."""
 
 from __future__ import annotations
 
 import importlib
+import time
+from typing import Any, cast
 
-from hvdkit.errors import RecipeError
+from hvdkit.checkpoint import epoch_files, stray_files
+from hvdkit.errors import ModelError, RecipeError
+from hvdkit.plan import LearningRate, steps_for_rank
 from hvdkit.protocol import Backend
-from hvdkit.recipe import FRAMEWORKS, Recipe
-from hvdkit.training import Trainer
+from hvdkit.recipe import FRAMEWORKS, Data, Recipe
+from hvdkit.training import Setup, Trainer, resumed_batch_size
+from hvdkit.world import World
 
 
 def apply(recipe: Recipe, framework: str) -> Trainer:
@@ -26,17 +31,49 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
         LaunchError: Launcher and engine do not fit.
         DataError: The data are empty, too small or malformed.
         ModelError: The model cannot be trained as it is.
+        CheckpointError: The newest checkpoint cannot be read or does not fit this number of processes.
     """
     if framework not in FRAMEWORKS:
         raise RecipeError(f"framework {framework!r} is unknown; use one of {', '.join(FRAMEWORKS)}")
     if not isinstance(recipe, Recipe):
         raise RecipeError(f"apply needs an hvdkit.Recipe, it got {type(recipe).__name__}")
-    return _backend(framework).make_trainer(recipe)
+    started = time.perf_counter()
+    backend = _backend(framework)
+    world = backend.init(recipe.init.engine if recipe.init else "serial")
+    device = backend.pin(recipe.pin.threads) if recipe.pin else backend.default_device()
+    data = _data(recipe, framework)
+    path, saved = _newest(backend, recipe, world)
+    batch_size = resumed_batch_size(recipe, world.size, saved)
+    batches = _shard(backend, recipe, data.train, batch_size, world)
+    accumulate = recipe.distribute.accumulate if recipe.distribute else 1
+    model = backend.build_model(recipe.pick("model", framework), recipe.seed, device)
+    optimizer, base = backend.build_optimizer(recipe.pick("optimizer", framework), model)
+    rule = recipe.scale_lr.rule if recipe.scale_lr else "none"
+    target = backend.scale_lr(base, rule, accumulate)
+    warmup = recipe.scale_lr.warmup_epochs if recipe.scale_lr else 0.0
+    rates = LearningRate(base, target, backend.steps(batches), warmup, recipe.schedule)
+    if recipe.distribute is not None:
+        settings = recipe.distribute
+        optimizer = backend.distribute(
+            optimizer,
+            model,
+            compression=settings.compression,
+            accumulate=settings.accumulate,
+            clip_norm=settings.clip_norm,
+        )
+    setup = Setup(recipe, world, device, batches, data.validation, rates, model, optimizer, batch_size, started)
+    trainer = backend.make_trainer(setup)
+    if recipe.broadcast is not None and recipe.broadcast.when == "before_first_step":
+        _check_root(recipe.broadcast.root, world)
+        backend.broadcast(model, optimizer, recipe.broadcast.root)
+    if path is not None:
+        trainer.restore(path)
+    return trainer
 
 
 def _backend(framework: str) -> Backend:
     try:
-        backend: Backend = importlib.import_module(f"hvdkit.{framework}")
+        backend = cast(Backend, importlib.import_module(f"hvdkit.{framework}"))
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "hvdkit":
             raise
@@ -45,3 +82,54 @@ def _backend(framework: str) -> Backend:
             f"install it with: pip install 'hvdkit[{framework}]'"
         ) from error
     return backend
+
+
+def _data(recipe: Recipe, framework: str) -> Data:
+    """Load the data; each node's first rank first, so that a cache is filled once."""
+    source = recipe.pick("data", framework)
+    data = source if isinstance(source, Data) else source()
+    if not isinstance(data, Data):
+        raise RecipeError(f"Recipe.data must give hvdkit.Data(train=..., validation=...), not {type(data).__name__}")
+    return data
+
+
+def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world: World) -> Any:
+    """Step 3; without it every rank takes all the data."""
+    if recipe.shard is None:
+        raise RecipeError("Recipe.shard is None: every process would train on all the data; give an hvdkit.Shard()")
+    settings = recipe.shard
+    steps = recipe.steps_per_epoch
+    return backend.shard(
+        train,
+        batch_size,
+        shuffle=settings.shuffle,
+        seed=recipe.seed,
+        uneven=settings.uneven,
+        accumulate=recipe.distribute.accumulate if recipe.distribute else 1,
+        steps_per_epoch=None if steps is None else steps_for_rank(steps, world.size),
+        workers=settings.workers,
+        prefetch=settings.prefetch,
+        pin_memory=settings.pin_memory,
+    )
+
+
+def _newest(backend: Backend, recipe: Recipe, world: World) -> tuple[str | None, dict[str, Any] | None]:
+    """Let rank 0 decide, for all, which checkpoint the run goes on from; return its path and position."""
+    settings = recipe.checkpoint
+    if settings is None or not settings.resume:
+        return None, None
+
+    def look() -> tuple[str | None, dict[str, Any] | None]:
+        files = epoch_files(settings.directory, backend.SUFFIX)
+        strays = stray_files(settings.directory)
+        if strays:
+            print(f"hvdkit: ignoring {len(strays)} half-written file(s) in {settings.directory}")
+        return (str(files[-1]), backend.read_state(str(files[-1]))) if files else (None, None)
+
+    found: tuple[str | None, dict[str, Any] | None] = world.root_only(look)
+    return found
+
+
+def _check_root(root: int, world: World) -> None:
+    if root >= world.size:
+        raise ModelError(f"Broadcast.root is {root}; the ranks of this job are 0 to {world.size - 1}")

@@ -99,3 +99,8 @@ def terminal_columns(environ: Mapping[str, str] = os.environ) -> int | None:
 def calling_process(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the process whose end must also end ``hvdkit run``: the one that called ``hvdkit.run``, or None."""
     return _number(environ, "HVDKIT_CALLER") if "HVDKIT_CALLER" in environ else None
+
+
+def search_path(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the folders in which commands are looked for."""
+    return environ.get("PATH", os.defpath)

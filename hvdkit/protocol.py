@@ -1,27 +1,26 @@
-"""The contract of the three backends, which mypy checks against ``hvdkit.torch``, ``hvdkit.tf`` and ``hvdkit.keras``."""
+"""The contract of the three backends, which mypy checks against all of them."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from hvdkit.recipe import Recipe
-from hvdkit.training import Trainer
+from hvdkit.training import Setup, Trainer
 from hvdkit.world import World
 
 
 class Backend(Protocol):
     """The eight verbs, under the same names in every framework, and what ``apply`` needs to put them together."""
 
-    @staticmethod
-    def init(engine: str = "auto") -> World:
+    SUFFIX: str
+
+    def init(self, engine: str = "auto") -> World:
         """Step 1: join the job."""
 
-    @staticmethod
-    def pin(threads: int | str = "auto") -> str:
+    def pin(self, threads: int | str = "auto") -> str:
         """Step 2: take this process's device, by local rank, and its share of the CPU threads."""
 
-    @staticmethod
     def shard(
+        self,
         data: Any,
         batch_size: int,
         *,
@@ -36,12 +35,11 @@ class Backend(Protocol):
     ) -> Any:
         """Step 3: this rank's batches."""
 
-    @staticmethod
-    def scale_lr(lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
+    def scale_lr(self, lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
         """Step 4: the learning rate for the global batch."""
 
-    @staticmethod
     def distribute(
+        self,
         optimizer: Any,
         model: Any = None,
         *,
@@ -51,22 +49,32 @@ class Backend(Protocol):
     ) -> Any:
         """Step 5: reduce gradients; the same object comes back."""
 
-    @staticmethod
-    def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
+    def broadcast(self, model: Any, optimizer: Any = None, root: int = 0) -> None:
         """Step 6: one state on all ranks."""
 
-    @staticmethod
-    def save(path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
+    def save(self, path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
         """Step 7: write a file on rank 0; called by all ranks."""
 
-    @staticmethod
-    def restore(path: str, model: Any, optimizer: Any = None) -> dict[str, Any]:
+    def restore(self, path: str, model: Any, optimizer: Any = None) -> dict[str, Any]:
         """Step 7: read a file on rank 0 and give it to all ranks."""
 
-    @staticmethod
-    def average(metrics: Any, count: float = 1) -> Any:
+    def average(self, metrics: Any, count: float = 1) -> Any:
         """Step 8: metrics over all ranks, weighted by counts."""
 
-    @staticmethod
-    def make_trainer(recipe: Recipe) -> Trainer:
-        """Walk the steps of a recipe in the order that is right for this framework."""
+    def default_device(self) -> str:
+        """Where tensors go when step 2 is off."""
+
+    def build_model(self, source: Any, seed: int, device: str) -> Any:
+        """Build a model from a callable or a name, the same on all ranks where it has a name."""
+
+    def build_optimizer(self, source: Any, model: Any) -> tuple[Any, float]:
+        """Build the framework's optimizer; return it with the learning rate of one process."""
+
+    def steps(self, batches: Any) -> int:
+        """Optimizer updates per epoch."""
+
+    def read_state(self, path: str) -> dict[str, Any]:
+        """Read from a checkpoint what stands beside model and optimizer."""
+
+    def make_trainer(self, setup: Setup) -> Trainer:
+        """Make the trainer from what the eight steps have prepared."""

@@ -151,9 +151,7 @@ class Distribute:
     def __post_init__(self) -> None:
         _one_of(self, "compression", COMPRESSION)
         _whole(self, "accumulate", 1)
-        if self.clip_norm is not None and not (
-            isinstance(self.clip_norm, (int, float)) and self.clip_norm > 0
-        ):
+        if self.clip_norm is not None and not (isinstance(self.clip_norm, (int, float)) and self.clip_norm > 0):
             _fail(self, "clip_norm", "a number > 0 or None")
 
 

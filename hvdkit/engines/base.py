@@ -6,15 +6,14 @@ import pickle
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hvdkit.control import ControlChannel, waiting
 from hvdkit.errors import CollectiveError
-
-if TYPE_CHECKING:
-    from hvdkit.control import ControlChannel
 
 OPERATIONS = ("mean", "sum", "min", "max")
 
@@ -54,7 +53,7 @@ class Engine(ABC):
         flat = _reducible(value, op)
         self._agree(f"allreduce({op}) of {value.dtype} {value.shape}")
         if self.size > 1:
-            with self._waiting("allreduce"):
+            with self.waiting("allreduce"):
                 flat = self._do_allreduce(flat, "sum" if op == "mean" else op)
         if op == "mean":
             flat = flat / self.size
@@ -136,7 +135,7 @@ class Engine(ABC):
         self._agree(f"broadcast from rank {root} of {value.dtype} {value.shape}")
         if self.size == 1:
             return value.copy()
-        with self._waiting("broadcast"):
+        with self.waiting("broadcast"):
             received = self._do_broadcast(_as_bytes(value).copy(), root)
         return received.view(value.dtype).reshape(value.shape)
 
@@ -151,7 +150,7 @@ class Engine(ABC):
         if self.size == 1:
             return value
         data = np.frombuffer(pickle.dumps(value), np.uint8) if self.rank == root else np.zeros(0, np.uint8)
-        with self._waiting("broadcast of an object"):
+        with self.waiting("broadcast of an object"):
             length = self._do_broadcast(np.array([len(data)], np.int64).view(np.uint8), root).view(np.int64)[0]
             buffer = data.copy() if self.rank == root else np.zeros(length, np.uint8)
             return pickle.loads(self._do_broadcast(buffer, root).tobytes())
@@ -187,9 +186,8 @@ class Engine(ABC):
     def _do_alltoall(self, flat: Bytes, send: list[int], receive: list[int]) -> Bytes:
         """Send ``send[r]`` bytes to rank r and receive ``receive[r]`` from it, in rank order."""
 
-    def _waiting(self, what: str) -> Any:
-        from hvdkit.control import waiting
-
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Mark a wait for the other ranks, so that the control channel can end one that cannot end."""
         return waiting(self.control, what)
 
     def _check_root(self, root: int) -> None:
@@ -201,7 +199,7 @@ class Engine(ABC):
         if self.size == 1:
             return
         digest = np.array([zlib.crc32(signature.encode())], np.int64)
-        with self._waiting(signature):
+        with self.waiting(signature):
             digests = self._do_allgather(digest.view(np.uint8), [8] * self.size).view(np.int64)
             if (digests == digest[0]).all():
                 return
@@ -217,7 +215,7 @@ class Engine(ABC):
 
     def _gather_bytes(self, value: Array, counts: list[int] | None = None) -> Bytes:
         flat = _as_bytes(value)
-        with self._waiting("allgather"):
+        with self.waiting("allgather"):
             return self._do_allgather(flat, counts or self._counts(len(flat)))
 
     def _exchange(self, parts: list[Bytes]) -> list[Bytes]:
@@ -225,7 +223,7 @@ class Engine(ABC):
         if self.size == 1:
             return parts
         send = [len(part) for part in parts]
-        with self._waiting("alltoall"):
+        with self.waiting("alltoall"):
             table = self._do_allgather(np.array(send, np.int64).view(np.uint8), [8 * self.size] * self.size)
             receive = [int(n) for n in table.view(np.int64).reshape(self.size, self.size)[:, self.rank]]
             joined = self._do_alltoall(np.concatenate(parts), send, receive)

@@ -1,0 +1,69 @@
+"""What a channel offers: sums of flat tensors, and concatenation for sparse gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from hvdkit.engines.base import Engine
+from hvdkit.errors import EngineError
+
+
+class Channel(ABC):
+    """Moves the tensors of one library over one engine.
+
+    All ranks start the same reductions in the same order.
+
+    Attributes:
+        fp16: Whether half precision can be summed.
+    """
+
+    fp16 = True
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.size = engine.size
+
+    @abstractmethod
+    def start_allreduce(self, flat: Any) -> Any:
+        """Start to sum a flat tensor over all ranks; return a handle for :meth:`wait`."""
+
+    @abstractmethod
+    def wait(self, handle: Any) -> Any:
+        """Return the summed tensor; where the library allows it, in the place of the one that was given."""
+
+    @abstractmethod
+    def allgather(self, tensor: Any) -> Any:
+        """Concatenate tensors of all ranks along the first axis, whose length may differ."""
+
+    def allreduce(self, flat: Any) -> Any:
+        """Sum a flat tensor over all ranks and wait for it."""
+        return self.wait(self.start_allreduce(flat))
+
+    def check_compression(self, compression: str) -> None:
+        """Check that the engine can sum what a compression sends.
+
+        Raises:
+            EngineError: It cannot.
+        """
+        if compression == "fp16" and not self.fp16:
+            raise EngineError(f"engine {self.engine.name!r} cannot sum half precision; use compression='none'")
+
+
+class SerialChannel(Channel):
+    """One process: every sum is the tensor itself."""
+
+    def __init__(self) -> None:
+        self.size = 1
+
+    def start_allreduce(self, flat: Any) -> Any:
+        """Return the tensor as its own handle."""
+        return flat
+
+    def wait(self, handle: Any) -> Any:
+        """Return the tensor."""
+        return handle
+
+    def allgather(self, tensor: Any) -> Any:
+        """Return the tensor."""
+        return tensor

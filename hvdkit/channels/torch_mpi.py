@@ -1,0 +1,46 @@
+"""Torch tensors on the CPU over MPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hvdkit.channels.base import Channel
+from hvdkit.engines.base import Engine
+from hvdkit.engines.mpi import MpiEngine
+from hvdkit.errors import EngineError
+
+
+class TorchMpiChannel(Channel):
+    """Sums in place, on the tensor's own memory."""
+
+    fp16 = False
+
+    def __init__(self, engine: Engine) -> None:
+        assert isinstance(engine, MpiEngine)
+        super().__init__(engine)
+        self._communicator = engine.communicator.Dup()
+
+    def start_allreduce(self, flat: Any) -> Any:
+        """Start to sum a flat tensor in place.
+
+        Raises:
+            EngineError: The tensor lies on a GPU.
+        """
+        if flat.device.type != "cpu":
+            raise EngineError("engine 'mpi' carries CPU tensors only; use engine 'torch' or 'horovod' on GPUs")
+        from mpi4py import MPI
+
+        return flat, self._communicator.Iallreduce(MPI.IN_PLACE, flat.numpy())
+
+    def wait(self, handle: Any) -> Any:
+        """Return the summed tensor."""
+        flat, request = handle
+        with self.engine.waiting("the reduction of gradients"):
+            request.Wait()
+        return flat
+
+    def allgather(self, tensor: Any) -> Any:
+        """Concatenate tensors of all ranks along the first axis."""
+        return torch.from_numpy(self.engine.allgather(tensor.numpy()))

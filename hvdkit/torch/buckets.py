@@ -1,0 +1,98 @@
+"""Flat buckets of gradients, in the order in which backward produces them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+FIRST_BYTES = 1 << 20
+NEXT_BYTES = 25 << 20
+_HALF_MAX = 65504.0
+
+
+class Bucket:
+    """Some parameters' gradients in one flat tensor, reduced together.
+
+    Behind the gradients stands one number per parameter, 1 on each rank that has a gradient for it, so that a
+    parameter which no rank used keeps its gradient None without another collective.
+    """
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        first = parameters[0]
+        self.parameters = parameters
+        self.missing = set(range(len(parameters)))
+        self._elements = sum(parameter.numel() for parameter in parameters)
+        self.flat = torch.zeros(self._elements + len(parameters), dtype=first.dtype, device=first.device)
+        self.views = _views(self.flat, parameters)
+        self.handle: Any = None
+        self.clipped = 0
+        self._wire = self.flat
+
+    def fill(self, divisor: int, size: int, compression: str) -> torch.Tensor:
+        """Copy the gradients in, divided by ``divisor``; return the tensor to be summed over ``size`` ranks."""
+        with torch.no_grad():
+            present = [i for i in range(len(self.parameters)) if i not in self.missing]
+            sources = [(self.views[i], self.parameters[i].grad) for i in present]
+            moved = [(view, grad) for view, grad in sources if grad is not None and grad.data_ptr() != view.data_ptr()]
+            if moved:
+                torch._foreach_copy_([view for view, _ in moved], [grad for _, grad in moved])
+            for i in self.missing:
+                self.views[i].zero_()
+            gradients, presence = self.flat[: self._elements], self.flat[self._elements :]
+            if divisor != 1:
+                gradients.mul_(1.0 / divisor)
+            presence.fill_(1.0)
+            presence[list(self.missing)] = 0.0
+            self._wire = self._compressed(size) if compression == "fp16" else self.flat
+        return self._wire
+
+    def _compressed(self, size: int) -> torch.Tensor:
+        """Return the gradients in half precision, limited so that the sum over ranks stays finite."""
+        limit = _HALF_MAX / size
+        self.clipped += int((self.flat.abs() > limit).sum())
+        return self.flat.clamp(-limit, limit).half()
+
+    def unpack(self) -> None:
+        """Make the reduced gradients the parameters' own."""
+        if self._wire is not self.flat:
+            self.flat.copy_(self._wire)
+        absent = [i for i in self.missing if float(self.flat[self._elements + i].real) == 0.0]
+        for i, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
+            if i not in absent:
+                parameter.grad = view
+        self.missing = set(range(len(self.parameters)))
+
+
+def _views(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+    """Return each parameter's part of the bucket, in the parameter's own strides where they are dense."""
+    views, start = [], 0
+    for parameter in parameters:
+        strides = parameter.stride() if _is_dense(parameter) else parameter.contiguous().stride()
+        views.append(flat.as_strided(parameter.shape, strides, start))
+        start += parameter.numel()
+    return views
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Say whether the elements of a tensor fill its memory without gaps or overlaps."""
+    expected = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length != 1 and stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def lay_out(parameters: list[torch.nn.Parameter]) -> list[Bucket]:
+    """Divide parameters into buckets, last first, since backward comes to the last first."""
+    buckets: list[Bucket] = []
+    open_buckets: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+    for parameter in reversed(parameters):
+        group = open_buckets.setdefault((parameter.dtype, parameter.device), [])
+        group.append(parameter)
+        limit = NEXT_BYTES if buckets else FIRST_BYTES
+        if sum(entry.numel() * entry.element_size() for entry in group) >= limit:
+            buckets.append(Bucket(open_buckets.pop((parameter.dtype, parameter.device))))
+    buckets.extend(Bucket(group) for group in open_buckets.values())
+    return buckets

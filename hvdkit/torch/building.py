@@ -1,0 +1,87 @@
+"""From a recipe's declarations to torch's objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hvdkit import optimizers
+from hvdkit.errors import ModelError, RecipeError
+from hvdkit.torch.models import named_model
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def build_model(source: Any, seed: int, device: str) -> torch.nn.Module:
+    """Build a model on a device; torch is seeded first, alike on all ranks.
+
+    Raises:
+        RecipeError: The name is unknown, or the callable returns no module.
+    """
+    torch.manual_seed(seed)
+    model = named_model(source, seed) if isinstance(source, str) else source()
+    if not isinstance(model, torch.nn.Module):
+        raise RecipeError(f"Recipe.model must build a torch.nn.Module, it gave {type(model).__name__}")
+    model = model.to(device)
+    return model.to(memory_format=torch.channels_last) if device != "cpu" else model
+
+
+def build_optimizer(source: Any, model: torch.nn.Module) -> tuple[torch.optim.Optimizer, float]:
+    """Build an optimizer; return it with the learning rate of one process.
+
+    Raises:
+        RecipeError: The source is neither an optimizer of hvdkit's nor a callable of the parameters.
+    """
+    parameters = list(model.parameters())
+    if isinstance(source, optimizers.SGD):
+        return torch.optim.SGD(
+            parameters, source.lr, source.momentum, nesterov=source.nesterov, weight_decay=source.weight_decay
+        ), source.lr
+    if isinstance(source, optimizers.AdamW):
+        return torch.optim.AdamW(parameters, source.lr, source.betas, source.eps, source.weight_decay), source.lr
+    if isinstance(source, optimizers.Adam):
+        return torch.optim.Adam(parameters, source.lr, source.betas, source.eps, source.weight_decay), source.lr
+    if isinstance(source, optimizers.Adagrad):
+        return torch.optim.Adagrad(
+            parameters,
+            source.lr,
+            weight_decay=source.weight_decay,
+            initial_accumulator_value=source.initial_accumulator,
+            eps=source.eps,
+        ), source.lr
+    if callable(source):
+        optimizer = source(parameters)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return optimizer, float(optimizer.param_groups[0]["lr"])
+    raise RecipeError(
+        "Recipe.optimizer must be one of hvdkit's, or for torch a callable: parameters -> torch optimizer"
+    )
+
+
+def build_loss(source: Any) -> Loss:
+    """Return the mean loss of a batch as a function of outputs and targets."""
+    if source == "sparse_categorical_crossentropy":
+        return torch.nn.functional.cross_entropy
+    if source == "mean_squared_error":
+        return torch.nn.functional.mse_loss
+    if isinstance(source, torch.nn.Module) and getattr(source, "reduction", "mean") != "mean":
+        raise RecipeError(f"the loss has reduction={source.reduction!r}; hvdkit needs the mean of a batch")
+    loss: Loss = source
+    return loss
+
+
+def refuse_probabilities(outputs: torch.Tensor) -> None:
+    """Refuse outputs that are probabilities already, where a named loss expects logits.
+
+    Raises:
+        ModelError: Every row is a distribution.
+    """
+    if outputs.dim() != 2 or outputs.shape[1] < 2:
+        return
+    values = outputs.detach().float()
+    if bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < 1e-4).all()):
+        raise ModelError(
+            "the model's outputs are probabilities, but a named loss takes logits; remove the softmax at its end"
+        )

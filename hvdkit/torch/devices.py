@@ -1,0 +1,51 @@
+"""Steps 1 and 2: join the job, take a device."""
+
+from __future__ import annotations
+
+import torch
+
+from hvdkit import world as worlds
+from hvdkit.devices import device_index, threads_for
+from hvdkit.world import World
+
+
+def init(engine: str = "auto") -> World:
+    """Step 1: join the job; a second call returns the same world.
+
+    Args:
+        engine: ``auto``, ``horovod``, ``torch``, ``mpi`` or ``serial``.
+
+    Raises:
+        EngineError: The engine is unknown, not installed, or not built for torch.
+        LaunchError: Launcher and engine do not fit, or disagree on the number of processes.
+    """
+    return worlds.init(engine, "torch")
+
+
+def pin(threads: int | str = "auto") -> str:
+    """Step 2: make this process's GPU the current one, by local rank, and share the CPU threads of the node.
+
+    Args:
+        threads: CPU threads of this process; ``auto`` divides the cores by the processes of the node unless the user
+            has set them, and changes nothing on one process.
+
+    Returns:
+        The device, such as ``cuda:1`` or ``cpu``.
+
+    Raises:
+        LaunchError: There are fewer GPUs than processes on this node.
+    """
+    world = worlds.current()
+    number = threads_for(world, threads)
+    if number is not None:
+        torch.set_num_threads(number)
+    index = device_index(torch.cuda.device_count(), world.local_rank, world.local_size)
+    if index is None:
+        return "cpu"
+    torch.cuda.set_device(index)
+    return f"cuda:{index}"
+
+
+def default_device() -> str:
+    """Return the device that torch itself would take."""
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,49 @@
+"""Step 4: the learning rate for the global batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hvdkit import world as worlds
+from hvdkit.plan import LearningRate, scale_factor
+
+
+def scale_lr(lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
+    """Step 4: scale the learning rate of one process by global batch / batch size.
+
+    Args:
+        lr: The learning rate of one process.
+        rule: ``linear``, ``sqrt``, ``none``, or a callable that takes size * accumulate and returns the factor.
+        accumulate: Micro-batches per update.
+
+    Raises:
+        RecipeError: The rule is unknown.
+    """
+    return lr * scale_factor(rule, worlds.current().size * accumulate)
+
+
+def warmup(
+    optimizer: torch.optim.Optimizer, base: float, steps_per_epoch: int, epochs: float = 5.0
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Return a scheduler that raises the rate from ``base`` to the optimizer's over the first epochs.
+
+    Call its ``step()`` after each ``optimizer.step()``. The rise is linear, and ends with the last warm-up epoch
+    (Goyal et al., 2017, section 2.2).
+
+    Args:
+        optimizer: Made with the scaled learning rate.
+        base: The learning rate of one process.
+        steps_per_epoch: Updates per epoch.
+        epochs: Length of the warm-up.
+    """
+    target = float(optimizer.param_groups[0]["lr"])
+    rates = LearningRate(base, target, steps_per_epoch, epochs)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates.at(step) / target)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, bases: list[float]) -> None:
+    """Set the learning rate; ``bases`` are the rates of the groups for one process, whose ratios are kept."""
+    for group, base in zip(optimizer.param_groups, bases, strict=True):
+        group["lr"] = rate if base == bases[0] else base * (rate / bases[0])

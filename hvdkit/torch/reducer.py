@@ -1,0 +1,163 @@
+"""One gradient reducer over all engines: overlapped with backward, finished at its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hvdkit.channels.base import Channel
+from hvdkit.errors import ModelError
+from hvdkit.torch.buckets import Bucket, lay_out
+from hvdkit.world import World
+
+
+class Reducer:
+    """Averages the gradients of some parameters over all ranks and over ``accumulate`` backward passes.
+
+    When ``backward()`` returns, the gradients are reduced; between passes that are accumulated they are local sums.
+
+    Attributes:
+        clipped: Gradient elements that fp16 compression had to limit so far.
+    """
+
+    def __init__(
+        self, world: World, channel: Channel, named: dict[str, torch.nn.Parameter], sparse: set[int], **settings: Any
+    ) -> None:
+        self._world, self._channel = world, channel
+        self._accumulate: int = settings["accumulate"]
+        self._compression: str = settings["compression"]
+        self._names = {id(parameter): name for name, parameter in named.items()}
+        self._sparse = [parameter for parameter in named.values() if id(parameter) in sparse]
+        self._dense = [parameter for parameter in named.values() if id(parameter) not in sparse]
+        self._trained: list[bool] = []
+        self._buckets: list[Bucket] = []
+        self._place: dict[int, tuple[Bucket, int]] = {}
+        self._launched = 0
+        self._passes = 0
+        self._inside = self._reduced = False
+        self._local_only = False
+        for parameter in named.values():
+            self._watch(parameter)
+
+    @property
+    def clipped(self) -> int:
+        """Gradient elements that fp16 compression had to limit so far."""
+        return sum(bucket.clipped for bucket in self._buckets)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let backward passes inside only accumulate; the next one outside reduces them all."""
+        self._local_only = True
+        try:
+            yield
+        finally:
+            self._local_only = False
+
+    def before_step(self) -> None:
+        """Reduce what backward has left: an incomplete accumulation, or nothing where only other ranks had a graph."""
+        if not self._reduced:
+            self._lay_out_anew()
+            self._reduce(max(1, self._passes))
+        self._reduced = False
+
+    def _watch(self, parameter: torch.nn.Parameter) -> None:
+        # a hook can only be put on a parameter that is trained, but one that is frozen now may be thawed later
+        frozen = not parameter.requires_grad
+        parameter.requires_grad_(True)
+        parameter.register_post_accumulate_grad_hook(self._arrived)
+        if frozen:
+            parameter.requires_grad_(False)
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        """Note a gradient; start the reduction of a bucket when it is full."""
+        if not self._inside:
+            self._begin()
+        if not self._reducing or id(parameter) not in self._place:
+            return
+        bucket, index = self._place[id(parameter)]
+        if index not in bucket.missing:
+            raise ModelError(
+                f"parameter {self._names[id(parameter)]!r} got a second gradient in one backward pass; "
+                "use checkpoint(..., use_reentrant=False)"
+            )
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise ModelError(
+                f"the gradient of {self._names[id(parameter)]!r} is sparse, but no Embedding(sparse=True) of the model "
+                "owns it; pass the model to distribute(optimizer, model), or make the gradient dense"
+            )
+        bucket.missing.discard(index)
+        self._launch_full_ones()
+
+    def _begin(self) -> None:
+        self._inside = True
+        self._passes = 1 if self._reduced else self._passes + 1
+        self._reduced = False
+        self._reducing = self._passes >= self._accumulate and not self._local_only
+        if self._reducing:
+            self._lay_out_anew()
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        self._inside = False
+        if self._reducing:
+            self._reduce(self._passes, filled=True)
+
+    def _lay_out_anew(self) -> None:
+        """Make new buckets if layers were frozen or thawed since the last pass."""
+        trained = [parameter.requires_grad for parameter in self._dense]
+        if trained == self._trained:
+            return
+        self._trained = trained
+        self._buckets = lay_out([parameter for parameter in self._dense if parameter.requires_grad])
+        self._place = {
+            id(parameter): (bucket, index)
+            for bucket in self._buckets
+            for index, parameter in enumerate(bucket.parameters)
+        }
+
+    def _launch_full_ones(self) -> None:
+        """Start buckets in their fixed order, so that all ranks start them alike."""
+        while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
+            self._launch()
+
+    def _launch(self) -> None:
+        bucket = self._buckets[self._launched]
+        flat = bucket.fill(self._divisor(), self._world.size, self._compression)
+        bucket.handle = self._channel.start_allreduce(flat)
+        self._launched += 1
+
+    def _divisor(self) -> int:
+        return self._world.size * max(1, self._passes)
+
+    def _reduce(self, passes: int, filled: bool = False) -> None:
+        """Start what has not been started, wait for all, and hand the gradients over."""
+        self._passes = passes
+        if not filled:
+            for bucket in self._buckets:
+                bucket.missing = {i for i, parameter in enumerate(bucket.parameters) if parameter.grad is None}
+        while self._launched < len(self._buckets):
+            self._launch()
+        for bucket in self._buckets:
+            self._channel.wait(bucket.handle)
+            bucket.unpack()
+        for parameter in self._sparse:
+            self._reduce_sparse(parameter)
+        self._launched, self._passes, self._reduced = 0, 0, True
+
+    def _reduce_sparse(self, parameter: torch.nn.Parameter) -> None:
+        """Gather rows and their indices from all ranks; a rank that touched no row brings none."""
+        grad = parameter.grad
+        if grad is None:
+            indices = torch.zeros(0, dtype=torch.int64)
+            values = torch.zeros(0, *parameter.shape[1:], dtype=parameter.dtype)
+        else:
+            grad = grad.coalesce()
+            indices, values = grad.indices()[0], grad.values() / self._divisor()
+        all_indices = self._channel.allgather(indices.to(parameter.device))
+        all_values = self._channel.allgather(values.to(parameter.device))
+        if grad is None and not len(all_indices):
+            return
+        parameter.grad = torch.sparse_coo_tensor(all_indices[None], all_values, parameter.shape).coalesce()

@@ -1,0 +1,46 @@
+"""Tensors as named NumPy arrays of bytes or numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters and buffers, each once, in the model's order."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def kind(tensor: torch.Tensor) -> str:
+    """Return dtype and shape as text, for comparison between ranks."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def to_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return the bytes of a tensor of any dtype, in logical order."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
+    array: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return array
+
+
+def copy_from_bytes(tensor: torch.Tensor, data: NDArray[np.uint8]) -> None:
+    """Fill a tensor from what :func:`to_bytes` gave."""
+    flat = torch.from_numpy(data.copy()).view(tensor.dtype)
+    with torch.no_grad():
+        tensor.copy_(flat.reshape(tensor.shape))
+
+
+def numpy_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
+    """Return parameters and buffers as named arrays; bfloat16 as float32."""
+    arrays = {}
+    for name, tensor in named_tensors(model):
+        value = tensor.detach().cpu()
+        arrays[name] = (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
+    return arrays

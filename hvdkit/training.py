@@ -1,0 +1,235 @@
+"""The part of a training run that is the same in every framework; the loop's body lives in each backend."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from hvdkit.checkpoint import batch_for
+from hvdkit.metrics import Sums
+from hvdkit.observers import CheckpointWriter, History, Observer, Progress, Record
+from hvdkit.plan import LearningRate
+from hvdkit.recipe import Recipe
+from hvdkit.world import World
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the eight steps have made of a recipe."""
+
+    recipe: Recipe
+    world: World
+    device: str
+    batches: Any
+    validation: Any
+    rates: LearningRate
+    model: Any
+    optimizer: Any
+    batch_size: int
+    started: float
+
+
+class Trainer(ABC):
+    """A distributed training run, the same on all ranks.
+
+    Attributes:
+        recipe: What is trained.
+        world: The processes.
+        model: The framework's model.
+        optimizer: The framework's optimizer, of its own class.
+        history: Averaged metrics of every epoch.
+        epoch: Finished epochs.
+        global_step: Optimizer updates so far.
+    """
+
+    framework: ClassVar[str]
+    suffix: ClassVar[str]
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self.recipe, self.world = setup.recipe, setup.world
+        self.model, self.optimizer = setup.model, setup.optimizer
+        self.batches = setup.batches
+        self.rates = setup.rates
+        self.history = History()
+        self.epoch = 0
+        self.global_step = 0
+        self._stop = False
+        self._observers: list[Observer] = [self.history, Progress(), *self.recipe.observers]
+        if self.recipe.checkpoint is not None:
+            self._observers.append(CheckpointWriter(self.recipe.checkpoint))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer updates per epoch, the same on every rank."""
+        return self.rates.steps
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per update over all ranks."""
+        return self._setup.batch_size * self.world.size * self.accumulate
+
+    @property
+    def accumulate(self) -> int:
+        """Micro-batches per update."""
+        return self.recipe.distribute.accumulate if self.recipe.distribute else 1
+
+    def fit(self, epochs: int | None = None) -> History:
+        """Train until ``epochs`` epochs are finished in all (the recipe's number if None).
+
+        Returns:
+            The history, the same on every rank.
+        """
+        self._announce("on_fit_begin")
+        last = self.recipe.epochs if epochs is None else epochs
+        if self.epoch < last and not self._stop:
+            self._run_epochs(last)
+        self._announce("on_fit_end")
+        return self.history
+
+    @abstractmethod
+    def _run_epochs(self, last: int) -> None:
+        """Train the epochs from ``self.epoch`` to ``last``, calling the ``_begin``/``_end`` methods below."""
+
+    @abstractmethod
+    def evaluate(self, data: Any = None) -> dict[str, float]:
+        """Return the loss and metrics over ``data`` (the validation data if None), over all ranks, by counts."""
+
+    @abstractmethod
+    def predict(self, inputs: Any) -> Any:
+        """Return the model's outputs, a NumPy array, for neutral inputs; each rank predicts what it is given."""
+
+    @abstractmethod
+    def step(self, batch: Any) -> dict[str, float]:
+        """Do one update on this rank's batch ``(x, y)``; return this rank's loss."""
+
+    @abstractmethod
+    def save(self, path: str) -> None:
+        """Write model, optimizer and position on rank 0; called by all ranks."""
+
+    @abstractmethod
+    def restore(self, path: str) -> None:
+        """Continue from a file that rank 0 sees; called by all ranks."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Any]:
+        """Return this rank's parameters and buffers as named NumPy arrays."""
+
+    def shutdown(self) -> None:
+        """Leave the job; called by all ranks. At exit it is called by itself."""
+        self.world.shutdown()
+
+    def seconds(self) -> float:
+        """Return the seconds since ``apply`` was called."""
+        return time.perf_counter() - self._setup.started
+
+    def summary(self) -> str:
+        """Return what runs and how, for people."""
+        samples = f"{self._setup.batch_size} per process"
+        if self.accumulate > 1:
+            samples += f" x {self.accumulate} passes"
+        rate = f"{self.rates.target:g}"
+        if self.rates.warmup_steps:
+            rate = f"{self.rates.base:g} rising to {rate} over {self.rates.warmup_steps} steps"
+        return "\n".join(
+            [
+                f"hvdkit: {self.framework} on {self._setup.device}, {self.world.size} process(es) on "
+                f"{self.world.nodes} node(s), engine {self.world.engine.name} ({self.world.reason})",
+                f"hvdkit: batch {samples}, global batch {self.global_batch}, "
+                f"{self.steps_per_epoch} steps per epoch, learning rate {rate}",
+            ]
+        )
+
+    def _announce(self, event: str, *arguments: Any) -> None:
+        for observer in self._observers:
+            getattr(observer, event)(self, *arguments)
+
+    def _begin_epoch(self) -> float:
+        if hasattr(self.batches, "set_epoch"):
+            self.batches.set_epoch(self.epoch)
+        self._announce("on_epoch_begin")
+        return time.perf_counter()
+
+    def _end_step(self) -> None:
+        self.global_step += 1
+        self._announce("on_step_end")
+
+    def _end_epoch(self, metrics: dict[str, float], validation: dict[str, float], samples: float, spent: float) -> None:
+        """Make the record of an epoch from metrics that are already averaged, and tell the observers.
+
+        Args:
+            metrics: Averaged training metrics.
+            validation: Averaged validation metrics; empty without validation data.
+            samples: Training samples of all ranks.
+            spent: This rank's seconds.
+        """
+        slowest = float(self.world.allreduce(spent, "max"))
+        self.epoch += 1
+        record: Record = {
+            "epoch": self.epoch,
+            **metrics,
+            **{f"val_{name}": value for name, value in validation.items()},
+            "seconds": slowest,
+            "samples_per_second": samples / slowest,
+            "learning_rate": self.rates.at(self.global_step - 1),
+        }
+        self._stop = self._reached(record)
+        self._announce("on_epoch_end", record)
+
+    def _reached(self, record: Record) -> bool:
+        """Say whether an averaged metric has reached its target; all ranks hold the same record."""
+        return any(
+            float(record.get(f"val_{name}", record.get(name, float("-inf")))) >= target
+            for name, target in (self.recipe.stop_at or {}).items()
+        )
+
+    def _position(self) -> dict[str, Any]:
+        """Return what a checkpoint holds beside model and optimizer."""
+        return {
+            "framework": self.framework,
+            "epoch": self.epoch,
+            "step": self.global_step,
+            "samples": self.global_step * self.global_batch,
+            "global_batch": self.global_batch,
+            "learning_rate": {"base": self.rates.base, "target": self.rates.target},
+            "history": self.history.epochs,
+        }
+
+    def _take_position(self, state: dict[str, Any]) -> None:
+        self.epoch, self.global_step = state["epoch"], state["step"]
+        self.history.epochs = list(state["history"])
+        self.rates = replace(self.rates, **state["learning_rate"])
+
+
+class LoopTrainer(Trainer):
+    """A trainer with a loop of its own, for frameworks without ``fit``."""
+
+    def _run_epochs(self, last: int) -> None:
+        while self.epoch < last and not self._stop:
+            began = self._begin_epoch()
+            sums = self._train_epoch()
+            spent = time.perf_counter() - began
+            joined = self._over_ranks(sums)
+            validation = self.evaluate() if self._setup.validation is not None else {}
+            self._end_epoch(joined.means(), validation, joined.count("loss"), spent)
+
+    def _over_ranks(self, sums: Sums) -> Sums:
+        return sums.over_ranks(self.world) if self.recipe.average is not None else sums
+
+    @abstractmethod
+    def _train_epoch(self) -> Sums:
+        """Train one epoch on this rank's batches; return its sums."""
+
+
+def resumed_batch_size(recipe: Recipe, size: int, saved: dict[str, Any] | None) -> int:
+    """Return the per-process batch size: the recipe's, or what keeps a saved global batch.
+
+    Raises:
+        CheckpointError: This number of processes cannot share the saved global batch.
+    """
+    if saved is None:
+        return recipe.batch_size
+    accumulate = recipe.distribute.accumulate if recipe.distribute else 1
+    return batch_for(saved["global_batch"], size, accumulate)
