@@ -1,0 +1,66 @@
+"""The harness itself: ranks are reused, and what goes wrong in a body is seen."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from ranks import launch_fresh, on
+
+pytestmark = pytest.mark.timeout(120)
+EVERY = on("core", sizes=(1, 2))
+TWO = on("core", engines=("mpi",), sizes=(2,))
+
+
+@pytest.mark.parametrize("ranks", EVERY, indirect=True)
+def test_the_same_processes_take_every_body(ranks):
+    def body(offset):
+        from hvdkit.world import current
+
+        return os.getpid(), current().rank + offset, current().size, current().engine.name
+
+    first, second = ranks.run(body, 10), ranks.run(body, 10)
+    assert first == second
+    assert [entry[1:] for entry in first] == [(10 + r, ranks.size, ranks.engine) for r in range(ranks.size)]
+    assert not {"torch", "tensorflow"} & set(sys.modules)
+
+
+@pytest.mark.parametrize("ranks", TWO, indirect=True)
+def test_a_body_that_raises_fails_the_test_with_its_traceback(ranks):
+    def body():
+        from hvdkit.world import current
+
+        if current().rank == 1:
+            raise KeyError("no such thing")
+        current().barrier()
+
+    with pytest.raises(AssertionError, match="no such thing"):
+        ranks.run(body)
+    assert ranks.run(lambda: 1) == [1, 1]
+
+
+@pytest.mark.parametrize("ranks", TWO, indirect=True)
+def test_a_body_that_hangs_is_ended_and_shows_where_it_hung(ranks):
+    def body():
+        import time
+
+        time.sleep(60)
+
+    with pytest.raises(AssertionError, match=r"(?s)no answer in time.*in body"):
+        ranks.run(body, timeout=3)
+    assert ranks.run(lambda: 1) == [1, 1]
+
+
+@pytest.mark.parametrize("ranks", TWO, indirect=True)
+def test_a_rank_that_dies_is_seen(ranks):
+    def body():
+        os._exit(3)
+
+    with pytest.raises(AssertionError, match="gone"):
+        ranks.run(body)
+
+
+def test_a_fresh_job_returns_code_and_output():
+    done = launch_fresh("import sys\nprint(sys.argv[1])\nsys.exit(7)\n", args=["word"])
+    assert (done.code, done.stdout) == (7, "word\n")
