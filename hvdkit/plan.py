@@ -37,7 +37,8 @@ class MicroBatch:
 class ShardPlan:
     """How one epoch of ``samples`` samples is laid out over ranks and updates.
 
-    ``limit`` ends the epoch after that many updates.
+    ``limit`` ends the epoch after that many updates. ``whole`` gives every update ``accumulate`` passes, the last one
+    too, for optimizers that count passes themselves.
 
     Update k takes ``order[k * G : (k + 1) * G]`` with G the global batch, and rank r every ``size``-th of them, so the
     order does not depend on the number of processes.
@@ -54,6 +55,7 @@ class ShardPlan:
     shuffle: bool = True
     seed: int = 0
     limit: int | None = None
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -113,7 +115,7 @@ class ShardPlan:
         if self.uneven == "pad":
             block = np.resize(block, longest * self.size)
         local = block[rank :: self.size]
-        passes = math.ceil(longest / self.batch_size)
+        passes = self.accumulate if self.whole else math.ceil(longest / self.batch_size)
         for number in range(passes):
             part = local[number * self.batch_size : (number + 1) * self.batch_size]
             weight = len(part) * self.size * passes / len(block)
@@ -122,7 +124,7 @@ class ShardPlan:
     def passes(self) -> int:
         """Return the micro-batches per epoch, the same on every rank."""
         full, rest = divmod(self.samples, self.global_batch)
-        if self.steps <= full:
+        if self.whole or self.steps <= full:
             return self.steps * self.accumulate
         return full * self.accumulate + math.ceil(math.ceil(rest / self.size) / self.batch_size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hvdkit import world as worlds
-from hvdkit.arrays import broadcast_arrays, check_same
+from hvdkit.arrays import average_arrays, broadcast_arrays, check_same
 from hvdkit.torch.tensors import copy_from_bytes, kind, named_tensors, to_bytes
 
 
@@ -43,17 +43,12 @@ def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
 
 def average_buffers(model: torch.nn.Module) -> None:
     """Average floating-point buffers, BatchNorm's running statistics, over all ranks."""
-    world = worlds.current()
-    if world.size == 1:
-        return
-    buffers = [buffer for _, buffer in model.named_buffers() if buffer.is_floating_point()]
-    if not buffers:
-        return
-    flat = torch.cat([buffer.detach().double().cpu().reshape(-1) for buffer in buffers])
-    mean = torch.from_numpy(world.allreduce(flat.numpy(), "mean"))
+    buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+    held = {name: buffer.detach().double().cpu().numpy() for name, buffer in buffers.items()}
+    averaged = average_arrays(worlds.current(), held)
     with torch.no_grad():
-        for buffer, part in zip(buffers, mean.split([buffer.numel() for buffer in buffers]), strict=True):
-            buffer.copy_(part.reshape(buffer.shape))
+        for name, buffer in buffers.items():
+            buffer.copy_(torch.from_numpy(averaged[name]))
 
 
 def _on_cpu(value: object) -> object:

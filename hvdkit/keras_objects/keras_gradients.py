@@ -1,0 +1,60 @@
+"""Gradients as one flat tensor by ``keras.ops``, for Keras on torch and JAX."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from keras import ops
+
+_HALF_MAX = 65504.0
+
+
+def is_sparse(gradient: Any) -> bool:
+    """Say whether a gradient has only some of its rows; here none has."""
+    return False
+
+
+def scalar(value: Any) -> Any:
+    """Return a number as a tensor."""
+    return ops.cast(value, "float32")
+
+
+def flatten(gradients: list[Any], count: Any) -> Any:
+    """Join gradients times ``count``, and the count itself, into one tensor; without a count, the gradients alone."""
+    dtype = "float64" if any("float64" in str(gradient.dtype) for gradient in gradients) else "float32"
+    parts = [ops.reshape(ops.cast(gradient, dtype), (-1,)) for gradient in gradients]
+    if count is None:
+        return ops.concatenate(parts)
+    number = ops.reshape(ops.cast(count, dtype), (1,))
+    if not (isinstance(count, (int, float)) and count == 1):
+        parts = [part * number for part in parts]
+    return ops.concatenate([*parts, number])
+
+
+def unflatten(flat: Any, like: list[Any]) -> list[Any]:
+    """Cut a flat tensor into tensors of the given shapes and types."""
+    result, start = [], 0
+    for gradient in like:
+        length = math.prod(gradient.shape)
+        piece = ops.reshape(flat[start : start + length], gradient.shape)
+        result.append(ops.cast(piece, str(gradient.dtype).removeprefix("torch.")))
+        start += length
+    return result
+
+
+def half(flat: Any, size: int) -> Any:
+    """Return half precision, limited so that a sum over ``size`` ranks stays finite."""
+    return ops.cast(ops.clip(flat, -_HALF_MAX / size, _HALF_MAX / size), "float16")
+
+
+def single(flat: Any) -> Any:
+    """Return single precision."""
+    return ops.cast(flat, "float32")
+
+
+def clip(gradients: list[Any], limit: float) -> list[Any]:
+    """Scale gradients by min(1, limit / norm)."""
+    norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in gradients))
+    factor = ops.minimum(1.0, limit / norm)
+    return [gradient * factor for gradient in gradients]

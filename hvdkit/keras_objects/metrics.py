@@ -1,0 +1,35 @@
+"""Step 8 for TensorFlow and Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hvdkit import metrics as neutral
+from hvdkit import world as worlds
+
+
+def average(metrics: Any, count: float = 1) -> Any:
+    """Step 8: average a number, an array, a tensor or a dict of them over all ranks, weighted by counts.
+
+    Args:
+        metrics: This rank's value or values; called by all ranks with the same names, outside a ``tf.function``.
+        count: How many samples stand behind them.
+
+    Returns:
+        A float, a float64 array for an array of several numbers, or a dict of them.
+
+    Raises:
+        RecipeError: The count is negative, or zero on all ranks, or a name is missing on a rank.
+    """
+    if isinstance(metrics, Mapping):
+        metrics = {name: _on_host(value) for name, value in metrics.items()}
+    else:
+        metrics = _on_host(metrics)
+    return neutral.average(worlds.current(), metrics, count)
+
+
+def _on_host(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    return value.numpy() if hasattr(value, "numpy") else value

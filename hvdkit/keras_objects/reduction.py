@@ -1,0 +1,80 @@
+"""One reduction per update for Keras optimizers and gradient tapes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from hvdkit.channels.base import Channel
+from hvdkit.keras_objects.versions import library
+
+
+class Reduction:
+    """Averages a list of gradients over all ranks, weighted by the samples behind them.
+
+    Dense gradients travel as one flat tensor with the sample count behind them; sparse ones (``IndexedSlices``) by
+    gathering rows.
+
+    Attributes:
+        count: Samples behind the gradients of the pass under way, noted by the loss; None if nobody noted it, and then
+            every rank counts the same.
+    """
+
+    def __init__(self, channel: Channel, compression: str = "none", clip_norm: float | None = None) -> None:
+        self._channel = channel
+        self._compression, self._clip_norm = compression, clip_norm
+        self._math = _math(library())
+        self.count: Any = None
+
+    def __call__(self, gradients: list[Any]) -> list[Any]:
+        """Return the reduced and clipped gradients; None stays None."""
+        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        reduced = list(gradients)
+        if self._channel.size > 1 and present:
+            averaged = self._average([gradients[i] for i in present])
+            for i, gradient in zip(present, averaged, strict=True):
+                reduced[i] = gradient
+        if self._clip_norm is not None:
+            clipped = self._math.clip([reduced[i] for i in present], self._clip_norm)
+            for i, gradient in zip(present, clipped, strict=True):
+                reduced[i] = gradient
+        return reduced
+
+    def note(self, count: Any) -> None:
+        """Note how many samples stand behind the next gradients."""
+        self.count = count
+
+    def _average(self, gradients: list[Any]) -> list[Any]:
+        math = self._math
+        count, self.count = (1.0 if self.count is None else self.count), None
+        dense = [i for i, gradient in enumerate(gradients) if not math.is_sparse(gradient)]
+        parts = [gradients[i] for i in dense]
+        flat, total = self._sum_with_count(parts, count)
+        result = list(gradients)
+        for i, part in zip(dense, math.unflatten(flat, parts), strict=True):
+            result[i] = part
+        for i in range(len(gradients)):
+            if math.is_sparse(gradients[i]):
+                result[i] = math.gather_sparse(self._channel, gradients[i], count, total)
+        return result
+
+    def _sum_with_count(self, parts: list[Any], count: Any) -> tuple[Any, Any]:
+        """Return the weighted mean of the flat gradients, and the samples of all ranks."""
+        math = self._math
+        if self._compression == "fp16":
+            total = self._channel.allreduce(math.flatten([], count))[-1]
+            half = math.half(math.flatten(parts, None) * (math.scalar(count) / total), self._channel.size)
+            return math.single(self._channel.allreduce(half)), total
+        flat = self._channel.allreduce(math.flatten(parts, count))
+        return flat[:-1] / flat[-1], flat[-1]
+
+
+@functools.cache
+def _math(name: str) -> Any:
+    if name == "tf":
+        from hvdkit.keras_objects import tf_gradients
+
+        return tf_gradients
+    from hvdkit.keras_objects import keras_gradients
+
+    return keras_gradients

@@ -1,0 +1,79 @@
+"""Gradients as one flat TensorFlow tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+_HALF_MAX = 65504.0
+
+
+def is_sparse(gradient: Any) -> bool:
+    """Say whether a gradient has only some of its rows."""
+    return isinstance(gradient, tf.IndexedSlices)
+
+
+def scalar(value: Any, dtype: Any = tf.float32) -> Any:
+    """Return a number as a tensor."""
+    return tf.cast(value, dtype)
+
+
+def flatten(gradients: list[Any], count: Any) -> Any:
+    """Join gradients times ``count``, and the count itself, into one tensor; without a count, the gradients alone.
+
+    The result has the widest floating-point type among them, at least float32.
+    """
+    dtype = tf.float64 if any(gradient.dtype == tf.float64 for gradient in gradients) else tf.float32
+    parts = [tf.reshape(tf.cast(gradient, dtype), [-1]) for gradient in gradients]
+    if count is None:
+        return tf.concat(parts, 0)
+    number = scalar(count, dtype)
+    flat = tf.concat(parts, 0) if parts else tf.zeros([0], dtype)
+    if not (isinstance(count, (int, float)) and count == 1):
+        flat = flat * number
+    return tf.concat([flat, number[None]], 0)
+
+
+def unflatten(flat: Any, like: list[Any]) -> list[Any]:
+    """Cut a flat tensor into tensors of the given shapes and types."""
+    if not like:
+        return []
+    sizes = [gradient.shape.num_elements() for gradient in like]
+    pieces = tf.split(flat, sizes)
+    return [
+        tf.cast(tf.reshape(piece, gradient.shape), gradient.dtype) for piece, gradient in zip(pieces, like, strict=True)
+    ]
+
+
+def half(flat: Any, size: int) -> Any:
+    """Return half precision, limited so that a sum over ``size`` ranks stays finite."""
+    limit = _HALF_MAX / size
+    return tf.cast(tf.clip_by_value(flat, -limit, limit), tf.float16)
+
+
+def single(flat: Any) -> Any:
+    """Return single precision."""
+    return tf.cast(flat, tf.float32)
+
+
+def gather_sparse(channel: Any, gradient: Any, count: Any, total: Any) -> Any:
+    """Gather rows and indices of all ranks, weighted, and add rows of the same index."""
+    weight = scalar(count, gradient.dtype) / tf.cast(total, gradient.dtype)
+    values = channel.allgather(gradient.values * weight)
+    with tf.control_dependencies([values]):
+        indices = channel.allgather(gradient.indices)
+    rows, positions = tf.unique(indices)
+    summed = tf.math.unsorted_segment_sum(values, positions, tf.size(rows))
+    return tf.IndexedSlices(summed, rows, gradient.dense_shape)
+
+
+def clip(gradients: list[Any], limit: float) -> list[Any]:
+    """Scale gradients by min(1, limit / norm); sparse ones have distinct rows here."""
+    factor = tf.minimum(1.0, limit / tf.linalg.global_norm(gradients))
+    return [
+        tf.IndexedSlices(gradient.values * tf.cast(factor, gradient.dtype), gradient.indices, gradient.dense_shape)
+        if is_sparse(gradient)
+        else gradient * tf.cast(factor, gradient.dtype)
+        for gradient in gradients
+    ]

@@ -1,0 +1,96 @@
+"""Variables of models and optimizers as named NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hvdkit.arrays import Arrays, broadcast_arrays
+from hvdkit.errors import CheckpointError
+from hvdkit.keras_objects.versions import is_keras3, keras, library, name_of, seed_variables
+from hvdkit.world import World
+
+
+def model_variables(model: Any) -> dict[str, Any]:
+    """Return all variables of a model but the states of its random generators, in order, with unique names."""
+    seeds = {id(variable) for variable in seed_variables(model)}
+    return _named("model", [variable for variable in model.variables if id(variable) not in seeds])
+
+
+def optimizer_variables(optimizer: Any) -> dict[str, Any]:
+    """Return all variables of an optimizer: slots, iterations and learning rate."""
+    return _named("optimizer", list(optimizer.variables))
+
+
+def _named(prefix: str, variables: list[Any]) -> dict[str, Any]:
+    return {f"{prefix}/{number}/{name_of(variable)}": variable for number, variable in enumerate(variables)}
+
+
+def to_numpy(variable: Any) -> NDArray[Any]:
+    """Return a variable's value on the host."""
+    value: NDArray[Any] = keras().ops.convert_to_numpy(variable) if is_keras3() else variable.numpy()
+    return value
+
+
+def read(variables: dict[str, Any]) -> Arrays:
+    """Return the values of named variables."""
+    return {name: to_numpy(variable) for name, variable in variables.items()}
+
+
+def write(variables: dict[str, Any], arrays: Arrays, source: str) -> None:
+    """Assign arrays to variables in their order; the names may differ, since Keras counts them up.
+
+    Raises:
+        CheckpointError: Their number or a shape differs.
+    """
+    if len(variables) != len(arrays):
+        raise CheckpointError(f"{source} holds {len(arrays)} arrays, this model and optimizer have {len(variables)}")
+    for (name, variable), (saved, value) in zip(variables.items(), arrays.items(), strict=True):
+        if tuple(variable.shape) != value.shape:
+            raise CheckpointError(f"{source}: {saved} has shape {value.shape}, but {name} has {tuple(variable.shape)}")
+        variable.assign(value)
+
+
+def build(model: Any, optimizer: Any) -> None:
+    """Create the optimizer's variables, without a step."""
+    if not getattr(optimizer, "built", False) or not is_keras3():
+        optimizer.build(model.trainable_variables)
+
+
+def broadcast(world: World, model: Any, optimizer: Any, root: int) -> None:
+    """Give every rank the variables of ``root``, optimizer first and weights last, and a random state of its own.
+
+    Raises:
+        ModelError: The variables differ between ranks; the message names the first.
+        CollectiveError: There is no such rank.
+    """
+    variables: dict[str, Any] = {}
+    if optimizer is not None:
+        build(model, optimizer)
+        variables |= optimizer_variables(optimizer)
+    variables |= model_variables(model)
+    received = broadcast_arrays(world, read(variables), root)
+    if world.size == 1:
+        return
+    for name, variable in variables.items():
+        if world.rank != root:
+            variable.assign(received[name])
+    _separate_random_state(world, model)
+
+
+def _separate_random_state(world: World, model: Any) -> None:
+    """Seed ranks but the first anew: with dropout masks of their own, not copies of rank 0's."""
+    if world.rank == 0:
+        return
+    for variable in seed_variables(model):
+        state = to_numpy(variable)
+        state[0] += world.rank
+        variable.assign(state)
+    if library() == "tf" and not is_keras3():
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        seed = context.global_seed()
+        if seed is not None:
+            tf.random.set_seed(seed + world.rank)
