@@ -2,73 +2,90 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from dataset_files import digits
+from ranks import on
 
-import hvdkit
 from hvdkit.datasets import prepare_datasets
 from hvdkit.errors import DataError, RecipeError
 
-SAMPLES, HELD_OUT, BATCH = 30, 20, 4
+SAMPLES, HELD_OUT = 30, 20
+
+pytestmark = pytest.mark.timeout(180)
 
 
-def needs(module: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
-
-
-def make_torch_rank(folder: str) -> Callable[[], dict[str, Any]]:
-    def rank() -> dict[str, Any]:
-        import hvdkit.torch as hk
+@pytest.mark.parametrize("ranks", on("torch", engines=("serial", "torch"), sizes=(1, 2)), indirect=True)
+def test_torch_gets_data_sampler_and_loader(ranks, write_mnist):
+    def body(folder):
         from hvdkit.datasets import prepare_datasets
 
-        hk.init()
         prepared = prepare_datasets("mnist", "torch", 4, folder, validation_batch_size=8, seed=3)
-        train, validation = prepared.train, prepared.validation
-        result: dict[str, Any] = {"epochs": [], "length": len(train.sampler), "steps": len(train.loader)}
+        train = prepared.train
+        epochs = []
         for epoch in (0, 1):
             train.sampler.set_epoch(epoch)
             indices = list(train.sampler)
             batches = [(x.clone(), y.tolist()) for x, y in train.loader]
-            result["epochs"].append((indices, [label for _, labels in batches for label in labels]))
-            result["shape"] = tuple(batches[0][0].shape)
-        result["channels_last"] = batches[0][0].stride()[1] == 1
-        result["image"] = train.data[indices[0]][0].numpy()
-        result["same"] = bool((train.data[indices[0]][0] == batches[0][0][0]).all())
-        result["held_out"] = list(validation.sampler)
-        return result
+            epochs.append((indices, [label for _, labels in batches for label in labels]))
+        image = train.data[indices[0]][0]
+        first = batches[0][0]
+        return {
+            "epochs": epochs,
+            "counts": (len(train.sampler), len(train.loader), len(prepared.validation.loader)),
+            "shape": tuple(first.shape),
+            "channels_last": first.stride()[1] == 1,
+            "same": bool((image == first[0]).all()),
+            "image": image,
+            "held_out": list(prepared.validation.sampler),
+        }
 
-    return rank
-
-
-@pytest.mark.torch
-@needs("torch")
-def test_torch_gets_data_sampler_and_loader_for_each_of_two_processes(write_mnist: Callable[..., Path]) -> None:
-    ranks = hvdkit.run(make_torch_rank(str(write_mnist())), np=2, engine="torch", verbose=False)
+    results = ranks.run(body, str(write_mnist()))
+    size = ranks.size
     images, labels = digits(SAMPLES)
     for epoch in (0, 1):
-        shares = [rank["epochs"][epoch][0] for rank in ranks]
-        assert sorted(shares[0] + shares[1]) == list(range(SAMPLES))
-        for indices, taken in (rank["epochs"][epoch] for rank in ranks):
-            assert taken == labels[indices].tolist()
-    first = ranks[0]
+        taken = [index for result in results for index in result["epochs"][epoch][0]]
+        assert sorted(taken) == list(range(SAMPLES))
+        for indices, seen in (result["epochs"][epoch] for result in results):
+            assert seen == labels[indices].tolist()
+    first = results[0]
     assert first["epochs"][0][0] != first["epochs"][1][0]
-    assert first["length"] == SAMPLES // 2
-    assert first["steps"] == 4  # 30 samples, 2 processes x batch 4
-    assert first["shape"] == (BATCH, 1, 28, 28)
+    # 30 samples in global batches of 4 and 8; 20 in those of 8 and 16
+    assert first["counts"] == {1: (30, 8, 3), 2: (15, 4, 2)}[size]
+    assert first["shape"] == (4, 1, 28, 28)
     assert first["channels_last"]
     assert first["same"]
     expected = (images[first["epochs"][1][0][0]] / 255 - 0.1307) / 0.3081
     np.testing.assert_allclose(first["image"][0], expected, rtol=0, atol=1e-5)
-    assert [rank["held_out"] for rank in ranks] == [list(range(0, HELD_OUT, 2)), list(range(1, HELD_OUT, 2))]
+    assert [result["held_out"] for result in results] == [list(range(rank, HELD_OUT, size)) for rank in range(size)]
 
 
-def test_unknown_names_are_refused() -> None:
+@pytest.mark.parametrize("ranks", on("tf", engines=("serial", "mpi"), sizes=(1, 2)), indirect=True)
+def test_tf_gets_a_tf_data_set_and_its_share_of_batches(ranks, write_mnist):
+    def body(folder):
+        import tensorflow as tf
+
+        from hvdkit.datasets import prepare_datasets
+
+        prepared = prepare_datasets("fashion_mnist", "tf", 4, folder, seed=3)
+        train = prepared.train
+        assert isinstance(train.data, tf.data.Dataset)
+        assert train.sampler is None
+        everything = [label for _, label in train.data.as_numpy_iterator()]
+        images = {image.tobytes(): index for index, (image, _) in enumerate(train.data.as_numpy_iterator())}
+        taken = [images[x.numpy().tobytes()] for batch, _ in train.loader for x in batch]
+        held_out = [int(label) for _, labels in prepared.validation.loader for label in labels]
+        return everything, taken, held_out, len(train.loader)
+
+    results = ranks.run(body, str(write_mnist()))
+    labels = digits(SAMPLES)[1].tolist()
+    assert [everything for everything, *_ in results] == [labels] * ranks.size
+    assert sorted(index for _, taken, *_ in results for index in taken) == list(range(SAMPLES))
+    assert sorted(label for _, _, held_out, _ in results for label in held_out) == sorted(labels[:HELD_OUT])
+    assert [steps for *_, steps in results] == {1: [8], 2: [4, 4]}[ranks.size]
+
+
+def test_unknown_names_are_refused():
     with pytest.raises(DataError, match="no data set 'svhn' to prepare; there are mnist, fashion_mnist, cifar10"):
         prepare_datasets("svhn", "torch", 4)
     with pytest.raises(RecipeError, match="framework 'mxnet' is unknown; use one of torch, tf, keras"):
