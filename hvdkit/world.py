@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -29,22 +30,35 @@ class World:
         local_size: The number of processes on this node.
         node: The number of this node, 0 to nodes - 1.
         nodes: The number of nodes.
-        engine: What moves the bytes.
         reason: Why this engine was taken.
     """
 
     def __init__(self, engine: Engine, reason: str, library: str | None) -> None:
-        self.engine = engine
+        self._engine = engine
         self.reason = reason
         self.library = library
         self.rank, self.size = engine.rank, engine.size
-        names = engine.allgather_object(node_name())
-        self.local_rank, self.local_size, self.node = local_ranks(names)[self.rank]
-        self.nodes = len(set(names))
+        self.local_rank, self.local_size, self.node, self.nodes = engine.placement() or self._gathered_placement()
         self._control: ControlChannel | None = None
-        if self.size > 1:
-            self._control = ControlChannel(self.rank, self.size, engine.broadcast_object)
-            engine.control = self._control
+        if not engine.placement():
+            self.connect()
+
+    def _gathered_placement(self) -> tuple[int, int, int, int]:
+        names = self._engine.allgather_object(node_name())
+        return (*local_ranks(names)[self.rank], len(set(names)))
+
+    def connect(self) -> None:
+        """Open the control channel, once; the first collective does it by itself."""
+        if self.size > 1 and self._control is None:
+            self._control = ControlChannel(self.rank, self.size, self._engine.broadcast_object)
+            self._engine.control = self._control
+            failures.announce_on(self.rank, self._control)
+
+    @property
+    def engine(self) -> Engine:
+        """What moves the bytes."""
+        self.connect()
+        return self._engine
 
     @property
     def is_root(self) -> bool:
@@ -60,9 +74,21 @@ class World:
         """Reduce an array over all ranks; see :meth:`Engine.allreduce`."""
         return self.engine.allreduce(array, op)
 
+    def reduce(self, array: ArrayLike, op: str = "mean", root: int = 0) -> Array | None:
+        """Reduce an array over all ranks for ``root`` alone; see :meth:`Engine.reduce`."""
+        return self.engine.reduce(array, op, root)
+
     def allgather(self, array: ArrayLike) -> Array:
         """Concatenate arrays of all ranks; see :meth:`Engine.allgather`."""
         return self.engine.allgather(array)
+
+    def gather(self, array: ArrayLike, root: int = 0) -> list[Array] | None:
+        """Collect one array per rank on ``root``; see :meth:`Engine.gather`."""
+        return self.engine.gather(array, root)
+
+    def scatter(self, arrays: Sequence[ArrayLike] | None, root: int = 0) -> Array:
+        """Give every rank its entry of the list of ``root``; see :meth:`Engine.scatter`."""
+        return self.engine.scatter(arrays, root)
 
     def alltoall(self, array: ArrayLike) -> Array:
         """Exchange parts of arrays between all ranks; see :meth:`Engine.alltoall`."""
@@ -109,7 +135,7 @@ class World:
         _current = None
         if self._control is not None:
             self._control.leave()
-        self.engine.shutdown()
+        self._engine.shutdown()
 
 
 def init(engine: str = "auto", library: str | None = None) -> World:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import zlib
 from abc import ABC, abstractmethod
@@ -47,11 +48,11 @@ class Engine(ABC):
         Raises:
             CollectiveError: Shapes, dtypes or operations differ between ranks, or the dtype cannot be reduced.
         """
+        value = np.asarray(array)
+        self._agree(f"allreduce({op}) of {value.dtype} {value.shape}")
         if op not in OPERATIONS:
             raise CollectiveError(f"reduction {op!r} is unknown; use one of {', '.join(OPERATIONS)}")
-        value = np.asarray(array)
         flat = _reducible(value, op)
-        self._agree(f"allreduce({op}) of {value.dtype} {value.shape}")
         if self.size > 1:
             with self.waiting("allreduce"):
                 flat = self._do_allreduce(flat, "sum" if op == "mean" else op)
@@ -63,6 +64,7 @@ class Engine(ABC):
 
     def reduce(self, array: ArrayLike, op: str = "mean", root: int = 0) -> Array | None:
         """Reduce an array over all ranks; only ``root`` gets the result, the others None."""
+        self._agree(f"reduce to rank {root}")
         self._check_root(root)
         result = self.allreduce(array, op)
         return result if self.rank == root else None
@@ -73,17 +75,22 @@ class Engine(ABC):
         Raises:
             CollectiveError: The other axes or the dtypes differ, or the array is a scalar.
         """
-        value = np.ascontiguousarray(array)
-        if np.ndim(array) == 0:
+        value = np.asarray(array)
+        rest = value.shape[1:]
+        self._agree(f"allgather of {value.dtype} {('*', *rest) if value.ndim else 'scalar'}")
+        if value.ndim == 0:
             raise CollectiveError("allgather got a scalar; give an array with at least one axis")
-        self._agree(f"allgather of {value.dtype} (*, {', '.join(map(str, value.shape[1:]))})")
+        _check_plain(value)
         if self.size == 1:
             return value.copy()
-        joined = self._gather_bytes(value)
-        return joined.view(value.dtype).reshape(-1, *value.shape[1:])
+        rows = self._counts(len(value))
+        width = value.dtype.itemsize * math.prod(rest)
+        joined = self._gather_bytes(value, [number * width for number in rows])
+        return joined.view(value.dtype).reshape(sum(rows), *rest)
 
     def gather(self, array: ArrayLike, root: int = 0) -> list[Array] | None:
         """Collect one array per rank on ``root``; shapes and dtypes may differ. The others get None."""
+        self._agree(f"gather to rank {root}")
         self._check_root(root)
         gathered = self.allgather_object(np.asarray(array))
         return gathered if self.rank == root else None
@@ -94,6 +101,7 @@ class Engine(ABC):
         Raises:
             CollectiveError: The list does not hold one array per rank.
         """
+        self._agree(f"scatter from rank {root}")
         self._check_root(root)
         if self.rank == root and (arrays is None or len(arrays) != self.size):
             held = None if arrays is None else len(arrays)
@@ -114,15 +122,17 @@ class Engine(ABC):
         Raises:
             CollectiveError: The first axis is not divisible by the number of ranks, or shapes differ between ranks.
         """
-        value = np.ascontiguousarray(array)
-        if np.ndim(array) == 0 or len(value) % self.size:
+        value = np.asarray(array)
+        self._agree(f"alltoall of {value.dtype} {value.shape}")
+        if value.ndim == 0 or len(value) % self.size:
             raise CollectiveError(
-                f"alltoall cannot cut shape {np.shape(array)} into {self.size} parts; "
+                f"alltoall cannot cut shape {value.shape} into {self.size} parts; "
                 "make the first axis divisible by the number of processes"
             )
-        self._agree(f"alltoall of {value.dtype} {value.shape}")
+        _check_plain(value)
         parts = self._exchange([_as_bytes(part) for part in np.split(value, self.size)])
-        return np.concatenate([part.view(value.dtype).reshape(-1, *value.shape[1:]) for part in parts])
+        shape = (len(value) // self.size, *value.shape[1:])
+        return np.concatenate([part.view(value.dtype).reshape(shape) for part in parts])
 
     def broadcast(self, array: ArrayLike, root: int = 0) -> Array:
         """Return the array of ``root`` on every rank.
@@ -130,9 +140,10 @@ class Engine(ABC):
         Raises:
             CollectiveError: Shapes or dtypes differ between ranks, or there is no such rank.
         """
-        self._check_root(root)
         value = np.asarray(array)
         self._agree(f"broadcast from rank {root} of {value.dtype} {value.shape}")
+        self._check_root(root)
+        _check_plain(value)
         if self.size == 1:
             return value.copy()
         with self.waiting("broadcast"):
@@ -145,8 +156,8 @@ class Engine(ABC):
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Return the object of ``root`` on every rank; it must be picklable."""
-        self._check_root(root)
         self._agree(f"broadcast of an object from rank {root}")
+        self._check_root(root)
         if self.size == 1:
             return value
         data = np.frombuffer(pickle.dumps(value), np.uint8) if self.rank == root else np.zeros(0, np.uint8)
@@ -165,6 +176,10 @@ class Engine(ABC):
         joined = self._gather_bytes(data, counts)
         ends = np.cumsum(counts)
         return [pickle.loads(joined[end - count : end].tobytes()) for count, end in zip(counts, ends, strict=True)]
+
+    def placement(self) -> tuple[int, int, int, int] | None:
+        """Return (local rank, local size, node, nodes) where the first collective must wait for step 2, else None."""
+        return None
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -191,7 +206,7 @@ class Engine(ABC):
         return waiting(self.control, what)
 
     def _check_root(self, root: int) -> None:
-        if not 0 <= root < self.size:
+        if not isinstance(root, int) or not 0 <= root < self.size:
             raise CollectiveError(f"root is {root!r}; the ranks of this job are 0 to {self.size - 1}")
 
     def _agree(self, signature: str) -> None:
@@ -213,10 +228,9 @@ class Engine(ABC):
         mine = np.array([count], np.int64).view(np.uint8)
         return [int(n) for n in self._do_allgather(mine, [8] * self.size).view(np.int64)]
 
-    def _gather_bytes(self, value: Array, counts: list[int] | None = None) -> Bytes:
-        flat = _as_bytes(value)
+    def _gather_bytes(self, value: Array, counts: list[int]) -> Bytes:
         with self.waiting("allgather"):
-            return self._do_allgather(flat, counts or self._counts(len(flat)))
+            return self._do_allgather(_as_bytes(value), counts)
 
     def _exchange(self, parts: list[Bytes]) -> list[Bytes]:
         """Send one buffer to each rank; return what each rank sent here."""
@@ -228,6 +242,11 @@ class Engine(ABC):
             receive = [int(n) for n in table.view(np.int64).reshape(self.size, self.size)[:, self.rank]]
             joined = self._do_alltoall(np.concatenate(parts), send, receive)
         return list(np.split(joined, np.cumsum(receive)[:-1]))
+
+
+def _check_plain(value: Array) -> None:
+    if value.dtype.hasobject:
+        raise CollectiveError(f"arrays of dtype {value.dtype} cannot be sent; use broadcast_object or allgather_object")
 
 
 def _as_bytes(array: Array) -> Bytes:

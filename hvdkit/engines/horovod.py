@@ -62,6 +62,13 @@ class HorovodEngine(Engine):
         self.rank, self.size = self.binding.rank(), self.binding.size()
         self._calls = 0
 
+    def placement(self) -> tuple[int, int, int, int] | None:
+        """Return Horovod's own numbers under TensorFlow, whose devices are fixed by its first operation."""
+        if self._call is _call_torch:
+            return None
+        horovod = self.binding
+        return horovod.local_rank(), horovod.local_size(), horovod.cross_rank(), horovod.cross_size()
+
     def shutdown(self) -> None:
         """End Horovod's background thread."""
         self.binding.shutdown()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hvdkit.errors import DataError, ModelError, RecipeError
 from hvdkit.initialisers import MNIST_CNN, draw
-from hvdkit.keras_objects.versions import keras
+from hvdkit.keras_objects.versions import keras, keras_version
 
 
 def build_model(source: Any, seed: int) -> Any:
@@ -22,7 +22,7 @@ def build_model(source: Any, seed: int) -> Any:
     model = _named_model(source, seed) if isinstance(source, str) else source()
     if not isinstance(model, keras().Model):
         raise RecipeError(
-            f"Recipe.model must build a model of Keras {keras().__version__}, it gave {type(model).__module__}."
+            f"Recipe.model must build a model of Keras {keras_version()}, it gave {type(model).__module__}."
             f"{type(model).__name__}"
         )
     return model

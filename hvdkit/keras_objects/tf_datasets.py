@@ -133,3 +133,30 @@ def _check_order(data: Any) -> None:
 
 def _is_seeded(node: Any) -> bool:
     return any(int(tf.get_static_value(seed) or 0) for seed in (node._seed, node._seed2))
+
+
+def refuse_loader_options(workers: int, pin_memory: bool | str) -> None:
+    """Refuse what ``tf.data`` cannot do.
+
+    Raises:
+        RecipeError: Loader processes or pinned memory are asked for.
+    """
+    if workers:
+        raise RecipeError(f"Shard.workers is {workers}, but tf.data has threads of its own; leave it at 0")
+    if pin_memory is True:
+        raise RecipeError("Shard.pin_memory is True, but tf.data places batches itself; use 'auto'")
+
+
+def check_pair(data: Any) -> None:
+    """Check that data are a pair of arrays of one length.
+
+    Raises:
+        RecipeError: They are not a pair.
+        DataError: The lengths differ.
+    """
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise RecipeError(
+            f"data of class {type(data).__name__} cannot be sharded; give arrays (x, y) or a tf.data.Dataset"
+        )
+    if len(data[0]) != len(data[1]):
+        raise DataError(f"{len(data[0])} samples but {len(data[1])} labels; give one label per sample")

@@ -13,13 +13,17 @@ _LIBRARIES = {"tensorflow": "tf", "torch": "torch", "jax": "jax"}
 
 def keras() -> Any:
     """Return the ``keras`` module of this environment: Keras 3, or the Keras 2 that belongs to TensorFlow."""
-    module = importlib.import_module("keras")
-    return module if module.__version__.startswith("3") else importlib.import_module("tensorflow").keras
+    return importlib.import_module("keras") if is_keras3() else importlib.import_module("tensorflow").keras
+
+
+def keras_version() -> str:
+    """Return the version of this environment's Keras."""
+    return str(importlib.import_module("keras").__version__)
 
 
 def is_keras3() -> bool:
     """Say whether this environment's Keras is Keras 3."""
-    return bool(keras().__version__.startswith("3"))
+    return keras_version().startswith("3")
 
 
 def library() -> str:
@@ -48,7 +52,7 @@ def check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, keras().optimizers.Optimizer):
         found = next((name for name in kinds if name.endswith("Optimizer")), type(optimizer).__module__)
         raise ModelError(
-            f"{type(optimizer).__name__} ({found}) is no optimizer of Keras {keras().__version__}; "
+            f"{type(optimizer).__name__} ({found}) is no optimizer of Keras {keras_version()}; "
             "take model and optimizer from the same Keras"
         )
 

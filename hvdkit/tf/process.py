@@ -1,0 +1,19 @@
+"""Step 1: join the job."""
+
+from __future__ import annotations
+
+from hvdkit import world as worlds
+from hvdkit.world import World
+
+
+def init(engine: str = "auto") -> World:
+    """Step 1: join the job; a second call returns the same world.
+
+    Args:
+        engine: ``auto``, ``horovod``, ``mpi`` or ``serial``.
+
+    Raises:
+        EngineError: The engine is unknown, not installed, or not built for TensorFlow.
+        LaunchError: Launcher and engine do not fit, or disagree on the number of processes.
+    """
+    return worlds.init(engine, "tf")

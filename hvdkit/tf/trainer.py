@@ -1,0 +1,132 @@
+"""The training loop in TensorFlow: a tape, and an optimizer that reduces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from hvdkit.errors import DataError, ModelError, RecipeError
+from hvdkit.keras_objects.files import SUFFIX, average_statistics, restore, save
+from hvdkit.keras_objects.models import build_loss, check_outputs
+from hvdkit.keras_objects.optimizers import set_rate
+from hvdkit.keras_objects.variables import build, model_variables, read
+from hvdkit.metrics import Sums
+from hvdkit.tf.sharding import shard
+from hvdkit.tf.synchronising import broadcast
+from hvdkit.training import LoopTrainer, Setup
+
+
+class TfTrainer(LoopTrainer):
+    """A training run in TensorFlow with a loop of its own."""
+
+    framework: ClassVar[str] = "tf"
+    suffix: ClassVar[str] = SUFFIX
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        source = setup.recipe.pick("loss", "tf")
+        self._loss = build_loss(source)
+        self._unchecked = isinstance(source, str)
+        self._metrics = [_metric(entry) for entry in setup.recipe.metrics]
+        if self.model.built:
+            build(self.model, self.optimizer)
+        self._train_step = tf.function(self._update_weights, reduce_retracing=True)
+        self._test_step = tf.function(self._measure, reduce_retracing=True)
+
+    def _update_weights(self, x: Any, y: Any, weight: Any) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = self.model(x, training=True)
+            loss = tf.reduce_mean(self._loss(y, outputs))
+            weighted = loss * tf.cast(weight, loss.dtype)
+        variables = self.model.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(weighted, variables), variables, strict=True))
+        return [loss, *(metric(y, outputs) for _, metric in self._metrics)]
+
+    def _measure(self, x: Any, y: Any) -> Any:
+        outputs = self.model(x, training=False)
+        return [tf.reduce_mean(self._loss(y, outputs)), *(metric(y, outputs) for _, metric in self._metrics)]
+
+    def _train_epoch(self) -> Sums:
+        sums = Sums()
+        for x, y in self.batches:
+            self._pass(x, y, self.batches.weight, self.batches.count, sums)
+            if self.batches.last:
+                self._finish_step()
+        if np.isnan(sums.means().get("loss", 0.0)) and sums.count("loss"):
+            raise ModelError("the training loss is NaN; lower the learning rate or check the data")
+        return sums
+
+    def _pass(self, x: Any, y: Any, weight: float, count: int, sums: Sums) -> None:
+        if self._unchecked:
+            self._unchecked = False
+            check_outputs(self.model(x[:64]).numpy(), y, named_loss=True)
+        set_rate(self.optimizer, self.rates.at(self.global_step))
+        values = self._train_step(x, y, tf.constant(weight, tf.float32))
+        for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):
+            sums.add(name, float(value) * count, count)
+
+    def _finish_step(self) -> None:
+        late = self.recipe.broadcast
+        if self.global_step == 0 and late is not None and late.when == "after_first_step":
+            broadcast(self.model, self.optimizer, late.root)
+        self._end_step()
+
+    def step(self, batch: Any) -> dict[str, float]:
+        """Do one update on this rank's batch ``(x, y)`` of tensors or arrays; return this rank's loss."""
+        sums = Sums()
+        x, y = (tf.convert_to_tensor(part) for part in batch)
+        self._pass(x, y, 1.0, len(x), sums)
+        self._finish_step()
+        return sums.means()
+
+    def evaluate(self, data: Any = None) -> dict[str, float]:
+        """Return loss and metrics over ``data`` (the validation data if None), over all ranks, by counts."""
+        average_statistics(self.model)
+        sums = Sums()
+        for x, y in self._evaluation_batches(self._setup.validation if data is None else data):
+            values = self._test_step(x, y)
+            for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):
+                sums.add(name, float(value) * len(x), len(x))
+        return self._over_ranks(sums).means()
+
+    def _evaluation_batches(self, data: Any) -> Iterator[Any]:
+        if data is None:
+            raise DataError("there are no validation data; give Data(validation=...) or evaluate(data)")
+        batches = shard(data, self._setup.batch_size, shuffle=False)
+        for batch in batches:
+            if batches.count:
+                yield batch
+
+    def predict(self, inputs: Any) -> Any:
+        """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
+        return self.model(tf.convert_to_tensor(inputs), training=False).numpy()
+
+    def save(self, path: str) -> None:
+        """Write model, optimizer and position on rank 0; called by all ranks."""
+        save(path, self.model, self.optimizer, **self._position())
+
+    def restore(self, path: str) -> None:
+        """Continue from a file that rank 0 sees; called by all ranks."""
+        self._take_position(restore(path, self.model, self.optimizer))
+
+    def weights(self) -> dict[str, Any]:
+        """Return this rank's variables as named NumPy arrays."""
+        return read(model_variables(self.model))
+
+
+def _metric(entry: Any) -> tuple[str, Any]:
+    if entry == "accuracy":
+        return "accuracy", lambda y, outputs: tf.reduce_mean(
+            tf.cast(tf.equal(tf.argmax(outputs, 1), tf.cast(y, tf.int64)), tf.float32)
+        )
+    if callable(entry):
+        return getattr(entry, "__name__", type(entry).__name__), lambda y, outputs: tf.reduce_mean(entry(y, outputs))
+    raise RecipeError(f"metric {entry!r} is unknown in tf; use 'accuracy' or a callable (targets, outputs) -> mean")
+
+
+def make_trainer(setup: Setup) -> TfTrainer:
+    """Make the trainer from what the eight steps have prepared."""
+    return TfTrainer(setup)
