@@ -73,7 +73,7 @@ def _prove_all(plan: BuildPlan, log: TextIO, report: builder.Report) -> None:
     for framework in plan.frameworks:
         for controller in ("gloo", "mpi") if plan.mpi else ("gloo",):
             report(f"proving {framework} with {controller} on two processes", None)
-            prove(framework, controller, log)
+            prove(framework, controller, log, plan.mpi.path.parent if plan.mpi else None)
 
 
 def _plan_table(plan: BuildPlan, cache: Path, *, use_cache: bool) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from hvdkit.environment import child_environment
@@ -17,20 +18,22 @@ _SECONDS = 240
 _PROCESSES = 2
 
 
-def prove(framework: str, controller: str, log: TextIO) -> None:
+def prove(framework: str, controller: str, log: TextIO, mpi_folder: Path | None = None) -> None:
     """Run a sum over two processes that ``horovodrun`` starts.
 
     Args:
         framework: ``torch`` or ``tf``.
         controller: ``gloo`` or ``mpi``.
         log: Where the output goes.
+        mpi_folder: The folder of the ``mpirun`` that belongs to the MPI of the build.
 
     Raises:
         BuildError: The processes did not start, did not end in time, or got a wrong sum.
     """
     command = [str(scripts_folder() / "horovodrun"), f"--{controller}", "-np", str(_PROCESSES)]
     command += [sys.executable, "-m", "hvdkit.horovod_build.allreduce", framework]
-    path = os.pathsep.join([str(scripts_folder()), *os.get_exec_path()])
+    first = [str(mpi_folder)] if mpi_folder else []
+    path = os.pathsep.join([*first, str(scripts_folder()), *os.get_exec_path()])
     code, output = run_logged(command, child_environment(PATH=path), log, _SECONDS)
     if code == 0 and output.count(PROOF) == _PROCESSES:
         return
