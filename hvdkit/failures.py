@@ -54,10 +54,13 @@ def describe(error: BaseException) -> str:
 
 def leave(error: BaseException) -> NoReturn:
     """Show an error, record it, tell the other ranks, and end this process without waiting for anybody."""
+    # torch.distributed wraps the hook and holds back what it writes to sys.stderr until it returns, which it never does
+    stream = sys.__stderr__ or sys.stderr
     if isinstance(error, HvdkitError):
-        sys.stderr.write(f"hvdkit: error: {describe(error)}\n")
+        stream.write(f"hvdkit: error: {describe(error)}\n")
     else:
-        traceback.print_exception(error)
+        traceback.print_exception(error, file=stream)
+    stream.flush()
     code = 130 if isinstance(error, KeyboardInterrupt) else 1
     record(describe(error), code, secondary=isinstance(error, RankFailedError), error=error)
     if _Here.announcer is not None and not isinstance(error, RankFailedError):

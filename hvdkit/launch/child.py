@@ -134,6 +134,8 @@ class _Supervisor:
     def _end(self, process: subprocess.Popen[bytes], signum: int) -> None:
         """Pass a signal on, give the script some seconds, then kill it."""
         send_signal(process.pid, signum)
+        # one that was stopped would not see it
+        send_signal(process.pid, signal.SIGCONT)
         timer = threading.Timer(GRACE_SECONDS, process.kill)
         timer.daemon = True
         timer.start()

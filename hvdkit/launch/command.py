@@ -12,7 +12,7 @@ from hvdkit.errors import EngineError, LaunchError
 from hvdkit.launch.engine import FRAMEWORKS, choose_engine
 from hvdkit.launch.hosts import Host, parse_hosts
 from hvdkit.launch.job import run_job
-from hvdkit.launch.launchers import CONTROLLERS, Job
+from hvdkit.launch.launchers import CONTROLLERS, Job, command_line
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -57,8 +57,9 @@ def run(
         launcher_args=tuple(_split(launcher_args)),
         log_dir=str(Path(log_dir).resolve()) if log_dir is not None else None,
     )
+    command = command_line(job)
     click.echo(f"hvdkit: engine {choice.engine} ({choice.reason}), {_count(processes)} by {job.launcher}", err=True)
-    outcome = run_job(job)
+    outcome = run_job(job, command)
     if outcome.message:
         click.echo(f"hvdkit: error: {outcome.message}", err=True)
     sys.exit(outcome.code)

@@ -19,12 +19,13 @@ from types import FrameType
 from typing import Any
 
 from hvdkit.environment import calling_process, child_environment, search_path, user_set_threads
-from hvdkit.launch.launchers import Job, command_line, root_variables
+from hvdkit.launch.launchers import Job, root_variables
 from hvdkit.launch.processes import adopt_orphans, descendants, end_descendants, end_with_parent, send_signal
 
-# a rank that fails, or a signal, begins the end of the job: what is left is first ended by the launcher, then by us
-LAUNCHER_ENDS_AFTER = 5.0
-KILLED_AFTER = 9.0
+# seconds from the first failure, or from a signal, to each further step towards the end of the job
+RANKS_TOLD_AFTER = 1.0
+LAUNCHER_TOLD_AFTER = 5.0
+KILLED_AFTER = 8.0
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,13 @@ class Outcome:
     message: str = ""
 
 
-def run_job(job: Job) -> Outcome:
+def run_job(job: Job, command: list[str]) -> Outcome:
     """Run a job to its end; no process of it is left afterwards.
 
-    Raises:
-        EngineError: The engine lacks what the job asks for.
-        LaunchError: The launcher cannot start such a job.
+    Args:
+        job: What to start.
+        command: The launcher's command line for it.
     """
-    command = command_line(job)
     caller = calling_process()
     if caller is not None:
         end_with_parent(signal.SIGTERM, caller)
@@ -64,6 +64,7 @@ class _Run:
         self._folder = folder
         self._signal: int | None = None
         self._ending_since: float | None = None
+        self._ranks_told = False
         self._launcher_told = False
         self._own_words = folder / "launcher"
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -98,10 +99,13 @@ class _Run:
         return self._outcome()
 
     def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
-        if self._signal is not None:
-            return
-        self._signal = signum
-        self._ending_since = time.monotonic()
+        if self._signal is None:
+            self._signal = signum
+            self._ending_since = time.monotonic()
+            self._tell_ranks(signum)
+
+    def _tell_ranks(self, signum: int) -> None:
+        self._ranks_told = True
         for pid in self._supervisors():
             send_signal(pid, signum)
 
@@ -116,7 +120,9 @@ class _Run:
                 self._ending_since = time.monotonic()
             return
         passed = time.monotonic() - self._ending_since
-        patience = LAUNCHER_ENDS_AFTER if self._supervisors() else 0.0
+        if passed > RANKS_TOLD_AFTER and not self._ranks_told:
+            self._tell_ranks(signal.SIGTERM)
+        patience = LAUNCHER_TOLD_AFTER if self._supervisors() else RANKS_TOLD_AFTER
         if passed > patience and not self._launcher_told:
             self._launcher_told = True
             self._launcher.terminate()

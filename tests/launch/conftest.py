@@ -1,0 +1,110 @@
+"""Real jobs, each with a hard time limit."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+RANK = """
+import os, sys, time
+names = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
+rank = int(next((os.environ[name] for name in names if name in os.environ), 0))
+"""
+
+
+def _needs(package, mark, engine):
+    missing = importlib.util.find_spec(package) is None
+    return pytest.param(engine, marks=[mark, pytest.mark.skipif(missing, reason=f"{package} is not installed")])
+
+
+ENGINES = [
+    _needs("mpi4py", pytest.mark.mpi, "mpi"),
+    _needs("torch", pytest.mark.torch, "torch"),
+    _needs("horovod", pytest.mark.horovod, "horovod"),
+]
+
+
+@dataclass
+class Launch:
+    """Starts `hvdkit run` in a folder of its own and knows every process of its jobs by a token."""
+
+    folder: Path
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def script(self, text, name="script.py"):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(RANK + text)
+        return name
+
+    def environment(self, **changes):
+        # a launcher around the tests, or the machine's thread settings, are not the job's
+        names = ("OMPI_", "PMI", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK", "WORLD_SIZE")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+        path = os.pathsep.join(filter(None, (str(REPOSITORY), clean.get("PYTHONPATH"))))
+        return {**clean, "PYTHONPATH": path, "JOB_TOKEN": self.token, **changes}
+
+    def start(self, *arguments, env=None, **options):
+        command = [sys.executable, "-m", "hvdkit", "run", *map(str, arguments)]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment(**(env or {})),
+            stdin=subprocess.DEVNULL,
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.PIPE),
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def __call__(self, *arguments, env=None, timeout=120):
+        process = self.start(*arguments, env=env)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def processes(self):
+        """Return the living processes that carry this job's token, with their command lines."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                ours = f"JOB_TOKEN={self.token}".encode() in (folder / "environ").read_bytes()
+                zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (OSError, IndexError):
+                continue
+            if ours and not zombie:
+                found[int(folder.name)] = command
+        return found
+
+    def wait_until(self, condition, seconds):
+        """Return how long it took until the condition held; fail after the limit."""
+        start = time.monotonic()
+        while not condition():
+            assert time.monotonic() - start < seconds, f"after {seconds} s: {self.processes()}"
+            time.sleep(0.1)
+        return time.monotonic() - start
+
+
+@pytest.fixture
+def launch(tmp_path):
+    launched = Launch(tmp_path)
+    yield launched
+    for pid in launched.processes():
+        os.kill(pid, 9)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return request.param

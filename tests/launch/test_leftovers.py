@@ -1,0 +1,91 @@
+"""No process of a job outlives it."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+WORKERS = """
+import multiprocessing, subprocess, signal
+stubborn = "--stubborn" in sys.argv
+def load():
+    time.sleep(300)
+if stubborn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+multiprocessing.get_context("fork").Process(target=load).start()
+subprocess.Popen(["sleep", "300"], start_new_session=True)
+open(f"ready-{rank}", "w").write(str(os.getpid()))
+time.sleep(300)
+"""
+
+
+def started(launch, *arguments):
+    """Start three ranks with a loader worker and a process in a session of its own each; wait for them."""
+    process = launch.start("-np", 3, *arguments)
+    ready = [launch.folder / f"ready-{rank}" for rank in range(3)]
+    launch.wait_until(lambda: all(path.is_file() and path.read_text() for path in ready), 60)
+    assert len(launch.processes()) > 3 * 4
+    return process, [int(path.read_text()) for path in ready]
+
+
+@pytest.mark.parametrize(
+    ("signum", "manner"), [(signal.SIGINT, "polite"), (signal.SIGTERM, "polite"), (signal.SIGTERM, "stubborn")]
+)
+def test_f10_nothing_is_left_after_a_signal_to_the_launcher(launch, engine, signum, manner):
+    process, _ = started(launch, "--engine", engine, launch.script(WORKERS), f"--{manner}")
+    process.send_signal(signum)
+    launch.wait_until(lambda: not launch.processes(), 15)
+    _, err = process.communicate(timeout=5)
+    assert process.returncode == 128 + signum
+    assert err.splitlines()[-1] == f"hvdkit: error: ended by {signal.Signals(signum).name}"
+
+
+def test_f10_nothing_is_left_after_a_rank_is_killed(launch, engine):
+    process, pids = started(launch, "--engine", engine, launch.script(WORKERS))
+    os.kill(pids[1], signal.SIGKILL)
+    launch.wait_until(lambda: not launch.processes(), 15)
+    _, err = process.communicate(timeout=5)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert err.splitlines()[-1] == "hvdkit: error: rank 1: killed by SIGKILL"
+    again = launch("-np", 3, "--engine", engine, launch.script("print(rank)\n"))
+    assert again.returncode == 0
+    assert sorted(again.stdout.split()) == ["0", "1", "2", "[0]", "[1]", "[2]"]
+
+
+def test_f10_nothing_is_left_after_a_supervisor_is_killed(launch, engine):
+    process, pids = started(launch, "--engine", engine, launch.script(WORKERS))
+    supervisor = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
+    launch.wait_until(lambda: not launch.processes(), 15)
+    _, err = process.communicate(timeout=5)
+    assert process.returncode != 0
+    assert err.splitlines()[-1].startswith("hvdkit: error: ")
+
+
+def test_f10_nothing_is_left_after_the_launcher_is_killed(launch, engine):
+    process, _ = started(launch, "--engine", engine, launch.script(WORKERS))
+    process.kill()
+    launch.wait_until(lambda: not launch.processes(), 15)
+
+
+def test_only_the_jobs_own_processes_are_ended(launch, tmp_path):
+    other = type(launch)(tmp_path / "other")
+    other.folder.mkdir()
+    bystander = started_one(other)
+    process = started_one(launch)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=15)
+    assert not launch.processes()
+    assert bystander.poll() is None
+    assert len(other.processes()) > 3
+    bystander.send_signal(signal.SIGTERM)
+    bystander.communicate(timeout=15)
+    assert not other.processes()
+
+
+def started_one(launch):
+    process = launch.start("-np", 1, launch.script(WORKERS))
+    launch.wait_until(lambda: (launch.folder / "ready-0").is_file(), 30)
+    return process

@@ -1,0 +1,154 @@
+"""Every line whole, once, and with the label of its rank."""
+
+import collections
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+
+import pytest
+
+LOGGING = """
+bar = "--bar" in sys.argv
+for number in range(200):
+    text = f"line {number} of {rank} " + "x" * (number % 7 * 1500) + " end"
+    if number % 2:
+        print(text)
+    else:
+        # the way of native libraries: pieces, past Python's own buffers; a bar has stderr for itself
+        stream = 1 if bar else 2
+        half = len(text) // 2
+        os.write(stream, text[:half].encode())
+        os.write(stream, text[half:].encode() + b"\\n")
+    if bar and number % 20 == 0:
+        sys.stderr.write(f"\\r{number // 2}%|###")
+        sys.stderr.flush()
+if bar:
+    sys.stderr.write("\\rall done\\n")
+"""
+LINE = re.compile(r"\[(\d)\] line (\d+) of (\d) (x*) end")
+
+
+def check_lines(lines, ranks):
+    """Check that each of the 200 lines of each rank is there once, whole, and behind its own label."""
+    seen = collections.Counter()
+    for line in lines:
+        match = LINE.fullmatch(line)
+        assert match, f"torn or foreign line: {line[:200]!r}"
+        label, number, rank, filler = match.groups()
+        assert label == rank
+        assert len(filler) == int(number) % 7 * 1500
+        seen[int(rank), int(number)] += 1
+    assert seen == {(rank, number): 1 for rank in range(ranks) for number in range(200)}
+
+
+def test_f09_lines_of_four_ranks_are_whole_and_come_once(launch, engine):
+    done = launch("-np", 4, "--engine", engine, launch.script(LOGGING))
+    assert done.returncode == 0, done.stderr
+    first, *stderr = done.stderr.splitlines()
+    assert first.startswith(f"hvdkit: engine {engine} ")
+    check_lines(done.stdout.splitlines() + stderr, 4)
+
+
+def test_f09_log_files_are_complete_and_unmixed(launch):
+    done = launch("-np", 4, "--engine", "mpi", "--log-dir", "logs/new", launch.script(LOGGING), "--bar")
+    assert done.returncode == 0, done.stderr
+    files = sorted((launch.folder / "logs/new").iterdir())
+    assert [path.name for path in files] == [f"rank-{rank}.log" for rank in range(4)]
+    for rank, path in enumerate(files):
+        lines = path.read_text().splitlines()
+        assert "all done" in lines
+        assert sorted(lines) == sorted(
+            ["all done", *(f"line {n} of {rank} " + "x" * (n % 7 * 1500) + " end" for n in range(200))]
+        )
+
+
+def test_f09_without_a_terminal_only_the_last_state_of_a_bar_is_shown(launch):
+    done = launch("-np", 4, "--engine", "mpi", launch.script(LOGGING), "--bar")
+    assert "\r" not in done.stdout + done.stderr
+    ends = [f"[{rank}] all done" for rank in range(4)]
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()[1:]]
+    assert sorted(line for line in lines if line in ends) == ends
+    check_lines([line for line in lines if line not in ends], 4)
+
+
+def on_a_terminal(launch, *arguments):
+    """Run a job whose output goes to a terminal; return what arrived there."""
+    leader, follower = pty.openpty()
+    process = launch.start(*arguments, stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    while select.select([leader], [], [], 60)[0]:
+        try:
+            shown += os.read(leader, 65536)
+        except OSError:
+            break
+    os.close(leader)
+    assert process.wait(timeout=10) == 0
+    return shown
+
+
+def test_f09_on_a_terminal_rank_0_alone_draws_its_bar(launch):
+    script = launch.script("""
+for step in range(3):
+    sys.stderr.write(f"\\r{step}/2 {sys.stderr.isatty()}")
+    sys.stderr.flush()
+    time.sleep(0.5)
+print()
+print("columns", os.get_terminal_size(1).columns if rank == 0 else None)
+""")
+    shown = on_a_terminal(launch, "-np", 2, "--engine", "mpi", script)
+    updates = re.findall(rb"\r\[(\d)\] (\d/2 \w+)\x1b\[K", shown)
+    assert updates == [(b"0", b"0/2 True"), (b"0", b"1/2 True"), (b"0", b"2/2 True")]
+    assert b"[1] 2/2 False\r\n" in shown
+    assert b"[0] columns " in shown
+
+
+def test_errors_of_any_rank_stay_visible(launch):
+    script = launch.script('print("about to fail", file=sys.stderr) if rank == 3 else None\nsys.exit(rank == 3)\n')
+    done = launch("-np", 4, "--engine", "mpi", script)
+    assert "[3] about to fail" in done.stderr.splitlines()
+
+
+def test_a_last_line_without_an_end_is_shown(launch):
+    done = launch("-np", 1, launch.script('sys.stdout.write("a\\nno end")\n'))
+    assert done.stdout == "[0] a\n[0] no end\n"
+
+
+def test_lines_appear_when_they_are_written(launch):
+    process = launch.start("-np", 1, launch.script('print("first")\ntime.sleep(60)\n'))
+    assert select.select([process.stdout], [], [], 20)[0], "no line within 20 s of a script that sleeps 60 s"
+    assert process.stdout.readline() == "[0] first\n"
+    process.terminate()
+    process.communicate(timeout=15)
+
+
+def test_a_reader_that_goes_away_ends_the_job(launch):
+    script = launch.script("while True:\n    print('y' * 100)\n")
+    process = launch.start("-np", 2, "--engine", "mpi", script)
+    process.stdout.readline()
+    process.stdout.close()
+    process.wait(timeout=20)
+    launch.wait_until(lambda: not launch.processes(), 5)
+
+
+@pytest.mark.mpi
+def test_mpirun_with_the_child_module_needs_no_job_folder(launch):
+    mpiexec = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    if not os.path.exists(mpiexec):
+        pytest.skip("no mpiexec beside the interpreter")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [mpiexec, "-n", "2", "--oversubscribe", sys.executable, "-m", "hvdkit.launch.child"]
+    done = subprocess.run(
+        [*command, launch.script("print('rank', rank)\nsys.exit(5 * rank)\n")],
+        cwd=launch.folder,
+        env=launch.environment(**root),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert sorted(re.findall(r"rank \d", done.stdout)) == ["rank 0", "rank 1"]
+    assert done.returncode == 5
