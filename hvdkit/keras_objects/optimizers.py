@@ -34,9 +34,7 @@ def _translate(source: optimizers.Optimizer) -> Any:
     if isinstance(source, optimizers.SGD):
         return kinds.SGD(source.lr, momentum=source.momentum, nesterov=source.nesterov)
     if isinstance(source, optimizers.Adagrad):
-        return kinds.Adagrad(
-            source.lr, initial_accumulator_value=source.initial_accumulator, epsilon=source.eps
-        )
+        return kinds.Adagrad(source.lr, initial_accumulator_value=source.initial_accumulator, epsilon=source.eps)
     betas = {"beta_1": source.betas[0], "beta_2": source.betas[1], "epsilon": source.eps}
     if isinstance(source, optimizers.AdamW):
         return kinds.AdamW(source.lr, weight_decay=source.weight_decay, **betas)

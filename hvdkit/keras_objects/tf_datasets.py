@@ -160,3 +160,19 @@ def check_pair(data: Any) -> None:
         )
     if len(data[0]) != len(data[1]):
         raise DataError(f"{len(data[0])} samples but {len(data[1])} labels; give one label per sample")
+
+
+def take_evaluation(data: Any, world: World, batch_size: int) -> Any:
+    """Return this rank's part of validation data, in order, each sample on one rank only.
+
+    Raises:
+        DataError: There are fewer samples than processes.
+    """
+    if not isinstance(data, tf.data.Dataset):
+        check_pair(data)
+        data = tf.data.Dataset.from_tensor_slices(tuple(np.asarray(part) for part in data))
+    else:
+        _check_order(data)
+    if 0 <= int(data.cardinality().numpy()) < world.size:
+        raise DataError(f"there are fewer validation samples than the {world.size} processes; give at least one each")
+    return data.shard(world.size, world.rank).batch(batch_size)

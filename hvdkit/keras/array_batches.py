@@ -1,0 +1,54 @@
+"""This rank's batches for Keras on torch or JAX: a ``PyDataset``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from hvdkit.keras.sharding import needs_weights
+from hvdkit.plan import MicroBatch, ShardPlan
+
+
+class ArrayBatches(keras.utils.PyDataset):
+    """Neutral arrays, one batch per index, in the order of the epoch."""
+
+    def __init__(self, data: Any, plan: ShardPlan, rank: int) -> None:
+        super().__init__()
+        self._x, self._y = (np.asarray(part) for part in data)
+        self._plan, self._rank = plan, rank
+        self.hvdkit_steps = plan.steps
+        self.hvdkit_weighted = needs_weights(plan)
+        self.hvdkit_samples = plan.samples - plan.dropped
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of this epoch, counted from 0."""
+        self._epoch = epoch
+        self._parts: list[MicroBatch] = list(self._plan.micro_batches(epoch, self._rank))
+
+    def on_epoch_end(self) -> None:
+        """Go on to the next epoch."""
+        self.set_epoch(self._epoch + 1)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, index: int) -> Any:
+        part = self._parts[index]
+        batch = (self._x[part.indices], self._y[part.indices])
+        if not self.hvdkit_weighted:
+            return batch
+        return (*batch, np.full(len(part.indices), part.weight, np.float32))
+
+
+def shard(data: Any, plan: ShardPlan, rank: int) -> ArrayBatches:
+    """Return this rank's training batches."""
+    return ArrayBatches(data, plan, rank)
+
+
+def for_evaluation(data: Any, batch_size: int, size: int, rank: int) -> ArrayBatches:
+    """Return this rank's part of validation data."""
+    x, y = (np.asarray(part)[rank::size] for part in data)
+    return ArrayBatches((x, y), ShardPlan(len(x), batch_size, shuffle=False), 0)

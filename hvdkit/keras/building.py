@@ -1,0 +1,27 @@
+"""From a recipe's declarations to Keras objects for ``fit``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdkit.keras_objects import models, optimizers
+
+
+def build_model(source: Any, seed: int, device: str) -> Any:
+    """Build a model; Keras places it on the device that step 2 has chosen.
+
+    Raises:
+        RecipeError: The name is unknown, or the callable returns no Keras model.
+    """
+    del device
+    return models.build_model(source, seed)
+
+
+def build_optimizer(source: Any, model: Any) -> tuple[Any, float]:
+    """Build an optimizer; return it with the learning rate of one process.
+
+    Raises:
+        RecipeError: The source is neither an optimizer of hvdkit's nor a callable that returns a Keras one.
+    """
+    del model
+    return optimizers.build_optimizer(source)

@@ -1,0 +1,37 @@
+"""Step 5: gradients reduced over all ranks, inside the user's own optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdkit.keras_objects.distribution import distribute_optimizer
+
+
+def distribute(
+    optimizer: Any,
+    model: Any = None,
+    *,
+    compression: str = "none",
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+) -> Any:
+    """Step 5: average the gradients of this optimizer over all ranks, once per update, before it clips.
+
+    The same object comes back, with its class, config and state. It works in ``fit``, in an overridden
+    ``train_step`` and in a loop that calls ``apply_gradients()``.
+
+    Args:
+        optimizer: Any Keras optimizer of the Keras that the model belongs to.
+        model: If given, its loss notes the number of samples of each batch, and ranks are weighted by it.
+        compression: ``fp16`` sends half precision, divided before the sum, limited where it would overflow.
+        accumulate: Batches per update; their mean is applied (Keras 3 only).
+        clip_norm: Clip the reduced gradient to this global norm, min(1, c / norm).
+
+    Raises:
+        RecipeError: The optimizer is distributed already, or an argument has a wrong value.
+        ModelError: The optimizer cannot be distributed.
+        EngineError: The engine cannot sum what the compression sends.
+    """
+    return distribute_optimizer(
+        optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, count_samples=True
+    )

@@ -1,0 +1,67 @@
+"""Metrics of a Keras model over all ranks, by adding up their own sums and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hvdkit.errors import ModelError
+from hvdkit.keras_objects.variables import to_numpy
+from hvdkit.keras_objects.versions import is_keras3
+from hvdkit.world import World
+
+
+def summed_results(model: Any, world: World) -> dict[str, float]:
+    """Return the metrics over all ranks as Python floats; the model's own stay this rank's.
+
+    Raises:
+        ModelError: A metric keeps something that cannot be added up.
+    """
+    metrics = _leaves(model.metrics)
+    for metric in metrics:
+        _check_additive(metric)
+    states = [variable for metric in metrics for variable in metric.variables]
+    local = [to_numpy(variable) for variable in states]
+    if world.size > 1 and local:
+        for variable, value in zip(states, _sums(world, local), strict=True):
+            variable.assign(value)
+    results = {name: _plain(value) for name, value in model.get_metrics_result().items()}
+    for variable, value in zip(states, local, strict=True):
+        variable.assign(value)
+    return results
+
+
+def _sums(world: World, local: list[Any]) -> list[Any]:
+    flat = np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in local])
+    total = world.allreduce(flat, "sum")
+    ends = np.cumsum([value.size for value in local])
+    return [
+        total[end - value.size : end].reshape(value.shape).astype(value.dtype)
+        for value, end in zip(local, ends, strict=True)
+    ]
+
+
+def _leaves(metrics: Any) -> list[Any]:
+    leaves: list[Any] = []
+    for metric in metrics:
+        inner = getattr(metric, "metrics", None) if is_keras3() else None
+        leaves.extend(_leaves(inner) if inner else [metric])
+    return list({id(leaf): leaf for leaf in leaves}.values())
+
+
+def _check_additive(metric: Any) -> None:
+    for kind in type(metric).__mro__:
+        if kind.__name__ == "Metric":
+            break
+        if kind.__module__.startswith(("keras.", "tf_keras.")) and kind.__name__ != "Metric":
+            return
+    raise ModelError(
+        f"metric {metric.name!r} ({type(metric).__name__}) keeps state of its own, which hvdkit cannot add up over "
+        "ranks; derive it from keras.metrics.Mean or Sum"
+    )
+
+
+def _plain(value: Any) -> Any:
+    array = to_numpy(value) if hasattr(value, "numpy") else np.asarray(value)
+    return float(array) if np.size(array) == 1 else array

@@ -1,0 +1,83 @@
+"""Step 3: this rank's batches, as ``fit`` takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdkit import world as worlds
+from hvdkit.errors import RecipeError
+from hvdkit.keras_objects.versions import library
+from hvdkit.plan import ShardPlan
+
+
+def shard(
+    data: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    uneven: str = "exact",
+    accumulate: int = 1,
+    steps_per_epoch: int | None = None,
+    workers: int = 0,
+    prefetch: int = 2,
+    pin_memory: bool | str = "auto",
+) -> Any:
+    """Step 3: this rank's batches, disjoint and complete over ranks, the same number on each.
+
+    Args:
+        data: ``(x, y)`` arrays, or on TensorFlow a ``tf.data.Dataset`` of single samples, which is sharded before
+            anything else; its order then depends on the number of processes.
+        batch_size: Samples per process and batch.
+        shuffle: A new order every epoch.
+        seed: The same on all ranks.
+        uneven: ``exact`` (ranks are weighted by their samples), ``pad`` (samples repeat) or ``drop``.
+        accumulate: Batches per optimizer update.
+        steps_per_epoch: Updates per epoch and process; needed for endless data.
+        workers: Not to be had here.
+        prefetch: Batches prepared ahead (TensorFlow only).
+        pin_memory: Not to be had here.
+
+    Returns:
+        A data set for ``fit`` with ``len()`` and ``set_epoch(epoch)``. Pass ``shuffle=False`` to ``fit`` with it.
+
+    Raises:
+        DataError: The data are empty, or too few for ``drop``.
+        RecipeError: The data cannot be sharded as they are, or an option cannot be had.
+    """
+    world = worlds.current()
+    layout = {"batch_size": batch_size, "size": world.size, "accumulate": accumulate, "uneven": uneven}
+    order = {"shuffle": shuffle, "seed": seed, "limit": steps_per_epoch}
+    if library() == "tf":
+        from hvdkit.keras import tf_batches
+
+        return tf_batches.shard(data, layout, order, prefetch, workers, pin_memory)
+    from hvdkit.keras import array_batches
+
+    if workers or pin_memory is True or prefetch != 2:
+        raise RecipeError("Shard.workers, prefetch and pin_memory cannot be had in Keras on torch or JAX; leave them")
+    return array_batches.shard(data, ShardPlan(len(data[0]), **layout, **order, whole=accumulate > 1), world.rank)
+
+
+def evaluation_batches(data: Any, batch_size: int) -> Any:
+    """Return this rank's part of validation data, in order, each sample on one rank only."""
+    world = worlds.current()
+    if library() == "tf":
+        from hvdkit.keras import tf_batches
+
+        return tf_batches.for_evaluation(data, batch_size)
+    from hvdkit.keras import array_batches
+
+    return array_batches.for_evaluation(data, batch_size, world.size, world.rank)
+
+
+def steps(batches: Any) -> int:
+    """Return the optimizer updates per epoch."""
+    return int(batches.hvdkit_steps)
+
+
+def needs_weights(plan: ShardPlan) -> bool:
+    """Say whether batches must carry weights: a rank repeats a sample, or passes of an update differ in length."""
+    rest = plan.samples - (plan.steps - 1) * plan.global_batch
+    uneven = 0 < rest < plan.global_batch and plan.uneven == "exact"
+    return uneven and (plan.accumulate > 1 or rest < plan.size or rest % (plan.size * plan.batch_size) < plan.size)

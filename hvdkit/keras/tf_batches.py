@@ -1,0 +1,60 @@
+"""This rank's batches for Keras on TensorFlow: a ``tf.data.Dataset``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvdkit import world as worlds
+from hvdkit.errors import RecipeError
+from hvdkit.keras.sharding import needs_weights
+from hvdkit.keras_objects.tf_datasets import (
+    Sharded,
+    check_pair,
+    refuse_loader_options,
+    shard_arrays,
+    shard_dataset,
+    take_evaluation,
+)
+from hvdkit.keras_objects.versions import is_keras3
+from hvdkit.plan import ShardPlan
+
+
+def shard(
+    data: Any, layout: dict[str, Any], order: dict[str, Any], prefetch: int, workers: int, pin_memory: bool | str
+) -> Any:
+    """Return this rank's training batches."""
+    refuse_loader_options(workers, pin_memory)
+    world = worlds.current()
+    if isinstance(data, tf.data.Dataset):
+        settings = {**layout, **order}
+        sharded = shard_dataset(data, world, settings, order["limit"], prefetch)
+        if sharded.plan is not None and needs_weights(sharded.plan):
+            raise RecipeError(
+                f"{sharded.plan.samples} samples leave a rank without a sample or with unequal passes at the end of "
+                "an epoch, which fit cannot weight in a tf.data set; use uneven='drop' or 'pad'"
+            )
+        return _for_fit(sharded)
+    check_pair(data)
+    plan = ShardPlan(len(data[0]), **layout, **order, whole=is_keras3() and layout["accumulate"] > 1)
+    return _for_fit(shard_arrays(data, plan, world.rank, prefetch, weighted=needs_weights(plan)))
+
+
+def for_evaluation(data: Any, batch_size: int) -> Any:
+    """Return this rank's part of validation data."""
+    return take_evaluation(data, worlds.current(), batch_size)
+
+
+def _for_fit(sharded: Sharded) -> Any:
+    """Give a data set the attributes that a loop over epochs needs."""
+    dataset = sharded.dataset
+    dataset.hvdkit_steps = sharded.steps
+    dataset.hvdkit_weighted = len(dataset.element_spec) == 3
+    dataset.hvdkit_samples = sharded.plan.samples - sharded.plan.dropped if sharded.plan is not None else None
+
+    def set_epoch(epoch: int) -> None:
+        sharded.epoch = epoch
+
+    dataset.set_epoch = set_epoch
+    return dataset

@@ -1,0 +1,170 @@
+"""A training run by Keras's own ``fit``, watched by one callback."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hvdkit.errors import DataError
+from hvdkit.keras.callbacks import MetricAverageCallback
+from hvdkit.keras.sharding import evaluation_batches
+from hvdkit.keras.synchronising import broadcast
+from hvdkit.keras_objects.files import SUFFIX, average_statistics, restore, save
+from hvdkit.keras_objects.models import build_loss, check_outputs
+from hvdkit.keras_objects.optimizers import set_rate
+from hvdkit.keras_objects.variables import build, model_variables, read, to_numpy
+from hvdkit.keras_objects.versions import keras, library
+from hvdkit.training import Setup, Trainer
+
+
+class KerasTrainer(Trainer):
+    """A training run in Keras."""
+
+    framework: ClassVar[str] = "keras"
+    suffix: ClassVar[str] = SUFFIX
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        source = setup.recipe.pick("loss", "keras")
+        self._check_first_batch(isinstance(source, str))
+        metrics = [_metric(entry) for entry in setup.recipe.metrics]
+        weighted = bool(getattr(self.batches, "hvdkit_weighted", False))
+        self.model.compile(
+            optimizer=self.optimizer,
+            loss=build_loss(source),
+            metrics=None if weighted else metrics,
+            weighted_metrics=metrics if weighted else None,
+            # the reduction is a host call, which XLA on TensorFlow cannot compile
+            **({"jit_compile": False} if library() == "tf" else {}),
+        )
+        build(self.model, self.optimizer)
+
+    def _check_first_batch(self, named_loss: bool) -> None:
+        """Build the model and look at its outputs, without an update."""
+        batch = self.batches[0] if library() != "tf" else next(iter(self.batches))
+        outputs = self.model(batch[0][:64])
+        if not isinstance(outputs, (list, tuple, dict)):
+            check_outputs(to_numpy(outputs), batch[1], named_loss)
+
+    def _run_epochs(self, last: int) -> None:
+        validation = self._setup.validation
+        average = MetricAverageCallback()
+        self.model.fit(
+            self.batches,
+            epochs=last,
+            initial_epoch=self.epoch,
+            steps_per_epoch=self._endless_steps(),
+            validation_data=None if validation is None else evaluation_batches(validation, self._setup.batch_size),
+            callbacks=[average, _Watcher(self, average)],
+            shuffle=False,
+            verbose=0,
+        )
+
+    def _endless_steps(self) -> int | None:
+        if getattr(self.batches, "hvdkit_samples", None) is not None:
+            return None
+        return self.steps_per_epoch * self.accumulate
+
+    def samples_per_epoch(self) -> int:
+        """Return the training samples of an epoch over all ranks."""
+        samples = getattr(self.batches, "hvdkit_samples", None)
+        return self.steps_per_epoch * self.global_batch if samples is None else int(samples)
+
+    def step(self, batch: Any) -> dict[str, float]:
+        """Do one update on this rank's batch ``(x, y)`` of tensors or arrays; return this rank's loss."""
+        self.set_rate()
+        self.model.reset_metrics()
+        logs = self.model.train_on_batch(batch[0], batch[1], return_dict=True)
+        self.finish_step()
+        return {name: float(value) for name, value in logs.items()}
+
+    def set_rate(self) -> None:
+        """Set the learning rate of the next update."""
+        set_rate(self.optimizer, self.rates.at(self.global_step))
+
+    def finish_step(self) -> None:
+        """Note that an update is done."""
+        late = self.recipe.broadcast
+        if self.global_step == 0 and late is not None and late.when == "after_first_step":
+            broadcast(self.model, self.optimizer, late.root)
+        self._end_step()
+
+    def begin_epoch(self) -> float:
+        """Tell the observers that an epoch begins; return the time."""
+        return self._begin_epoch()
+
+    def end_epoch(self, logs: dict[str, float], spent: float) -> bool:
+        """Tell the observers that an epoch is done; return whether training stops here."""
+        training = {name: float(value) for name, value in logs.items() if not name.startswith("val_")}
+        training.pop("learning_rate", None)
+        validation = {name[4:]: float(value) for name, value in logs.items() if name.startswith("val_")}
+        self._end_epoch(training, validation, self.samples_per_epoch(), spent)
+        return self._stop
+
+    def evaluate(self, data: Any = None) -> dict[str, float]:
+        """Return loss and metrics over ``data`` (the validation data if None), over all ranks, by counts."""
+        data = self._setup.validation if data is None else data
+        if data is None:
+            raise DataError("there are no validation data; give Data(validation=...) or evaluate(data)")
+        average_statistics(self.model)
+        average = MetricAverageCallback()
+        batches = evaluation_batches(data, self._setup.batch_size)
+        self.model.evaluate(batches, callbacks=[average], verbose=0, return_dict=True)
+        return average.validation
+
+    def predict(self, inputs: Any) -> Any:
+        """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
+        return self.model.predict(np.asarray(inputs), verbose=0)
+
+    def save(self, path: str) -> None:
+        """Write model, optimizer and position on rank 0; called by all ranks."""
+        save(path, self.model, self.optimizer, **self._position())
+
+    def restore(self, path: str) -> None:
+        """Continue from a file that rank 0 sees; called by all ranks."""
+        self._take_position(restore(path, self.model, self.optimizer))
+
+    def weights(self) -> dict[str, Any]:
+        """Return this rank's variables as named NumPy arrays."""
+        return read(model_variables(self.model))
+
+
+class _Watcher(keras().callbacks.Callback):  # type: ignore[misc]
+    """Forwards what ``fit`` does to the trainer and its observers."""
+
+    def __init__(self, trainer: KerasTrainer, average: MetricAverageCallback) -> None:
+        super().__init__()
+        self._trainer, self._average = trainer, average
+        self._began = 0.0
+        self._trained = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._began = self._trainer.begin_epoch()
+        self._trained = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._trainer.set_rate()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if (batch + 1) % self._trainer.accumulate == 0:
+            self._trainer.finish_step()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._trained = time.perf_counter() - self._began
+        average_statistics(self._trainer.model)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        spent = self._trained or time.perf_counter() - self._began
+        if self._trainer.end_epoch(dict(logs or {}), spent):
+            self.model.stop_training = True
+
+
+def _metric(entry: Any) -> Any:
+    return keras().metrics.SparseCategoricalAccuracy(name="accuracy") if entry == "accuracy" else entry
+
+
+def make_trainer(setup: Setup) -> KerasTrainer:
+    """Make the trainer from what the eight steps have prepared."""
+    return KerasTrainer(setup)
