@@ -61,7 +61,7 @@ def build_horovod(
         return
     log_file = builder.log_path(cache, plan)
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    with log_file.open("w") as log, _progress(console) as report:
+    with log_file.open("a") as log, _progress(console) as report:
         wheel = builder.obtain_wheel(plan, cache, log, report, use_cache=not no_cache)
         report("installing", None)
         builder.install(wheel, log)
@@ -98,7 +98,8 @@ def _plan_table(plan: BuildPlan, cache: Path, *, use_cache: bool) -> Table:
 @contextmanager
 def _progress(console: Console) -> Iterator[builder.Report]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+    # where the output is no terminal, plain lines take the place of the bar
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=None)
         said = ""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from hvdkit.errors import BuildError, EngineError
 from hvdkit.horovod_build import builder, machine, plan
@@ -198,3 +201,29 @@ def test_a_wheel_in_the_cache_is_taken_without_a_build(tmp_path: Path) -> None:
     wheel.touch()
     with (tmp_path / "log").open("w") as log:
         assert builder.obtain_wheel(PLAN, tmp_path, log, lambda what, percent: None, use_cache=True) == wheel
+
+
+def test_a_second_build_of_the_same_wheel_waits_for_the_first(tmp_path: Path) -> None:
+    folder = builder.wheel_folder(tmp_path, PLAN)
+    folder.mkdir(parents=True)
+    wheel = folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+    said: list[str] = []
+    first = FileLock(folder / "lock")
+    first.acquire()
+
+    def second() -> Path:
+        with (tmp_path / "log").open("w") as log:
+            report = lambda what, percent: said.append(what)  # noqa: E731
+            return builder.obtain_wheel(PLAN, tmp_path, log, report, use_cache=True)
+
+    with ThreadPoolExecutor() as pool:
+        result = pool.submit(second)
+        deadline = time.monotonic() + 10
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert said == ["waiting for another build of the same wheel"]
+        assert not result.done()
+        wheel.touch()
+        first.release()
+        assert result.result(timeout=10) == wheel
+    assert len(said) == 1
