@@ -85,6 +85,36 @@ def test_tf_gets_a_tf_data_set_and_its_share_of_batches(ranks, write_mnist):
     assert [steps for *_, steps in results] == {1: [8], 2: [4, 4]}[ranks.size]
 
 
+ON_KERAS = [*on("keras", ("serial", "mpi"), sizes=(1, 2)), *on("keras", ("mpi",), env={"KERAS_BACKEND": "jax"})]
+
+
+@pytest.mark.parametrize("ranks", ON_KERAS, indirect=True)
+def test_keras_gets_arrays_and_batches_that_fit_takes(ranks, write_mnist):
+    def body(folder):
+        import keras
+        import numpy as np
+
+        from hvdkit.datasets import prepare_datasets
+
+        prepared = prepare_datasets("mnist", "keras", 5, folder, seed=3)
+        train, validation = prepared.train, prepared.validation
+        images = {image.tobytes(): index for index, image in enumerate(train.data[0])}
+        taken = [images[np.asarray(x).tobytes()] for batch in train.loader for x in batch[0]]
+        held_out = [int(label) for batch in validation.loader for label in batch[1]]
+        model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        history = model.fit(train.loader, validation_data=validation.loader, shuffle=False, verbose=0).history
+        return train.data[1], taken, held_out, len(train.loader), sorted(history)
+
+    results = ranks.run(body, str(write_mnist()))
+    labels = digits(SAMPLES)[1].tolist()
+    assert [result[0].tolist() for result in results] == [labels] * ranks.size
+    assert sorted(index for result in results for index in result[1]) == list(range(SAMPLES))
+    assert sorted(label for result in results for label in result[2]) == sorted(labels[:HELD_OUT])
+    assert [result[3] for result in results] == {1: [6], 2: [3, 3]}[ranks.size]
+    assert [result[4] for result in results] == [["loss", "val_loss"]] * ranks.size
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(DataError, match="no data set 'svhn' to prepare; there are mnist, fashion_mnist, cifar10"):
         prepare_datasets("svhn", "torch", 4)
