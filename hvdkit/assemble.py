@@ -7,7 +7,8 @@ import time
 from typing import Any, cast
 
 from hvdkit.checkpoint import epoch_files, stray_files
-from hvdkit.errors import ModelError, RecipeError
+from hvdkit.datasets import check
+from hvdkit.errors import CheckpointError, ModelError, RecipeError
 from hvdkit.plan import LearningRate, steps_for_rank
 from hvdkit.protocol import Backend
 from hvdkit.recipe import FRAMEWORKS, Data, Recipe
@@ -85,11 +86,13 @@ def _backend(framework: str) -> Backend:
 
 
 def _data(recipe: Recipe, framework: str) -> Data:
-    """Load the data; each node's first rank first, so that a cache is filled once."""
+    """Load the data on every rank."""
     source = recipe.pick("data", framework)
     data = source if isinstance(source, Data) else source()
     if not isinstance(data, Data):
         raise RecipeError(f"Recipe.data must give hvdkit.Data(train=..., validation=...), not {type(data).__name__}")
+    if isinstance(data.train, tuple):
+        check(data)
     return data
 
 
@@ -116,11 +119,16 @@ def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world:
 def _newest(backend: Backend, recipe: Recipe, world: World) -> tuple[str | None, dict[str, Any] | None]:
     """Let rank 0 decide, for all, which checkpoint the run goes on from; return its path and position."""
     settings = recipe.checkpoint
-    if settings is None or not settings.resume:
+    if settings is None:
         return None, None
 
     def look() -> tuple[str | None, dict[str, Any] | None]:
         files = epoch_files(settings.directory, backend.SUFFIX)
+        if files and not settings.resume:
+            raise CheckpointError(
+                f"{settings.directory} holds {len(files)} checkpoint(s) of an earlier run; resume from them, or name "
+                "an empty folder"
+            )
         strays = stray_files(settings.directory)
         if strays:
             print(f"hvdkit: ignoring {len(strays)} half-written file(s) in {settings.directory}")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvdkit.errors import DataError
+from hvdkit.errors import DataError, RecipeError
 from hvdkit.keras.callbacks import MetricAverageCallback
 from hvdkit.keras.sharding import evaluation_batches
 from hvdkit.keras.synchronising import broadcast
@@ -40,6 +40,17 @@ class KerasTrainer(Trainer):
             **({"jit_compile": False} if library() == "tf" else {}),
         )
         build(self.model, self.optimizer)
+        if library() == "jax":
+            self._fix_rate()
+
+    def _fix_rate(self) -> None:
+        """Set the one rate of the run: during ``fit``, Keras on JAX keeps the optimizer's variables out of reach."""
+        if self.rates.warmup_steps or self.rates.schedule is not None:
+            raise RecipeError(
+                "Keras on JAX cannot change the learning rate during fit; leave out warmup_epochs and schedule, or "
+                "use KERAS_BACKEND=tensorflow"
+            )
+        set_rate(self.optimizer, self.rates.target)
 
     def _check_first_batch(self, named_loss: bool) -> None:
         """Build the model and look at its outputs, without an update."""
@@ -82,6 +93,8 @@ class KerasTrainer(Trainer):
 
     def set_rate(self) -> None:
         """Set the learning rate of the next update."""
+        if library() == "jax":
+            return
         set_rate(self.optimizer, self.rates.at(self.global_step))
 
     def finish_step(self) -> None:

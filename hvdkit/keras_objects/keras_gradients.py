@@ -10,7 +10,7 @@ from keras import ops
 _HALF_MAX = 65504.0
 
 
-def is_sparse(gradient: Any) -> bool:
+def is_sparse(_gradient: Any) -> bool:
     """Say whether a gradient has only some of its rows; here none has."""
     return False
 
