@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def read_arrays(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
         state = json.loads(content.pop(_STATE).tobytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
     return content, state
 

@@ -51,28 +51,37 @@ def average(world: World, metrics: Any, count: float = 1) -> Any:
         A float for a number or a single-element array, a float64 array for other arrays, a dict for a dict.
 
     Raises:
-        RecipeError: The count is negative, or zero on all ranks.
+        RecipeError: The count is negative, or zero on all ranks, or names or shapes differ between ranks.
     """
     if not count >= 0:
         raise RecipeError(f"average got count={count!r}; it must be a number >= 0")
     values = dict(metrics) if isinstance(metrics, Mapping) else {"": metrics}
     arrays = {name: np.asarray(value, np.float64) for name, value in values.items()}
+    gathered = world.engine.allgather_object((arrays, float(count)))
+    _check_alike([entry for entry, _ in gathered])
     total = 0.0
     sums = {name: np.zeros_like(value) for name, value in arrays.items()}
-    for other, number in world.engine.allgather_object((arrays, float(count))):
+    for other, number in gathered:
         total += number
         for name in sums:
-            sums[name] = sums[name] + _entry(other, name) * number if number else sums[name]
+            # what stands for no sample may be NaN
+            sums[name] = sums[name] + other[name] * number if number else sums[name]
     if total == 0:
         raise RecipeError("average got count=0 on every rank; there is nothing to average")
     means = {name: _plain(value / total) for name, value in sums.items()}
     return means if isinstance(metrics, Mapping) else means[""]
 
 
-def _entry(values: dict[str, Any], name: str) -> Any:
-    if name not in values:
-        raise RecipeError(f"average: metric {name!r} is not there on every rank; pass the same names everywhere")
-    return values[name]
+def _check_alike(values: list[dict[str, Any]]) -> None:
+    for rank, other in enumerate(values):
+        for name in [*values[0], *other]:
+            if name not in other or name not in values[0]:
+                raise RecipeError(f"average: metric {name!r} is not there on every rank; pass the same names everywhere")
+            if other[name].shape != values[0][name].shape:
+                raise RecipeError(
+                    f"average: metric {name!r} has shape {values[0][name].shape} on rank 0 and {other[name].shape} on "
+                    f"rank {rank}; pass the same shape everywhere"
+                )
 
 
 def _plain(value: Any) -> Any:

@@ -44,6 +44,7 @@ class ShardPlan:
     order does not depend on the number of processes.
 
     Raises:
+        RecipeError: A number is below 1, or ``uneven`` is unknown.
         DataError: There is nothing to train on, or not one full global batch under ``drop``.
     """
 
@@ -58,8 +59,14 @@ class ShardPlan:
     whole: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "size", "accumulate", "limit"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise RecipeError(f"shard: {name} is {value!r}; it must be a whole number >= 1")
+        if self.uneven not in ("exact", "pad", "drop"):
+            raise RecipeError(f"shard: uneven is {self.uneven!r}; it must be one of exact, pad, drop")
         if self.samples < 1:
-            raise DataError("the training data are empty; give at least one sample")
+            raise DataError("the data are empty; give at least one sample")
         if self.steps == 0:
             raise DataError(
                 f"{self.samples} samples do not fill one global batch of {self.global_batch}; "

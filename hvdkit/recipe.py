@@ -6,6 +6,7 @@ All of them are frozen and validated when they are made; nothing here imports a 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -39,6 +40,10 @@ def _whole(owner: object, name: str, least: int, optional: bool = False) -> None
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         _fail(owner, name, f"a whole number >= {least}" + (" or None" if optional else ""))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _bool(owner: object, name: str) -> None:
@@ -130,7 +135,7 @@ class ScaleLR:
     def __post_init__(self) -> None:
         if not callable(self.rule):
             _one_of(self, "rule", SCALING)
-        if not isinstance(self.warmup_epochs, (int, float)) or not self.warmup_epochs >= 0:
+        if not _is_number(self.warmup_epochs) or self.warmup_epochs < 0:
             _fail(self, "warmup_epochs", "a number >= 0")
 
 
@@ -151,7 +156,7 @@ class Distribute:
     def __post_init__(self) -> None:
         _one_of(self, "compression", COMPRESSION)
         _whole(self, "accumulate", 1)
-        if self.clip_norm is not None and not (isinstance(self.clip_norm, (int, float)) and self.clip_norm > 0):
+        if self.clip_norm is not None and not (_is_number(self.clip_norm) and self.clip_norm > 0):
             _fail(self, "clip_norm", "a number > 0 or None")
 
 
@@ -215,7 +220,7 @@ class Recipe:
         steps_per_epoch: Counted for one process and divided by the number of processes; needed for endless data.
         schedule: A multiplier on the scaled rate as a function of the fractional epoch, in force after warm-up.
         stop_at: ``{metric: value}``: training stops after the epoch in which the averaged validation metric (training
-            metric without validation data) reaches the value.
+            metric without validation data) reaches the value; a loss by falling, all others by rising.
         observers: What watches the run beside history, progress and checkpoints.
 
     Raises:
@@ -244,12 +249,11 @@ class Recipe:
     average: Average | None = field(default_factory=Average)
 
     def __post_init__(self) -> None:
-        if self.optimizer is None:
-            _fail(self, "optimizer", "one of hvdkit's optimizers, a callable, or a dict of them by framework")
-        if isinstance(self.loss, str):
-            _one_of(self, "loss", LOSSES)
+        self._check_sources()
         if not isinstance(self.metrics, tuple):
             _fail(self, "metrics", 'a tuple, such as ("accuracy",)')
+        if not isinstance(self.observers, tuple):
+            _fail(self, "observers", "a tuple of observers")
         _whole(self, "batch_size", 1)
         _whole(self, "epochs", 1)
         _whole(self, "seed", 0)
@@ -261,6 +265,18 @@ class Recipe:
         for name in ("model", "data", "loss", "optimizer"):
             self._check_frameworks(name)
 
+    def _check_sources(self) -> None:
+        if not (callable(self.model) or isinstance(self.model, (str, Mapping))):
+            _fail(self, "model", "a callable that builds it, a name, or a dict of them by framework")
+        if not (callable(self.data) or isinstance(self.data, (Data, Mapping))):
+            _fail(self, "data", "an hvdkit.Data(...), a callable that returns one, or a dict of them by framework")
+        if self.optimizer is None or isinstance(self.optimizer, str):
+            _fail(self, "optimizer", "one of hvdkit's optimizers, a callable, or a dict of them by framework")
+        if self.loss is None:
+            _fail(self, "loss", "a name, a framework's loss, a callable, or a dict of them by framework")
+        if isinstance(self.loss, str):
+            _one_of(self, "loss", LOSSES)
+
     def _check_steps(self) -> None:
         for name, kind in _STEPS.items():
             value = getattr(self, name)
@@ -268,7 +284,11 @@ class Recipe:
                 _fail(self, name, f"an hvdkit.{kind.__name__}(...) or None")
 
     def _check_stop_at(self) -> None:
+        if not isinstance(self.stop_at, (Mapping, type(None))):
+            _fail(self, "stop_at", 'a dict, such as {"accuracy": 0.9}, or None')
         for metric, value in (self.stop_at or {}).items():
+            if not isinstance(metric, str) or not _is_number(value):
+                _fail(self, "stop_at", "a dict from metrics' names to numbers")
             if metric == "accuracy" and not 0 < value <= 1:
                 _fail(self, "stop_at", f"an accuracy in 0..1 (write {value / 100:g} for {value:g} %)")
 

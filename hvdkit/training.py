@@ -180,10 +180,11 @@ class Trainer(ABC):
 
     def _reached(self, record: Record) -> bool:
         """Say whether an averaged metric has reached its target; all ranks hold the same record."""
-        return any(
-            float(record.get(f"val_{name}", record.get(name, float("-inf")))) >= target
-            for name, target in (self.recipe.stop_at or {}).items()
-        )
+        for name, target in (self.recipe.stop_at or {}).items():
+            value = record.get(f"val_{name}", record.get(name))
+            if value is not None and (value <= target if name == "loss" else value >= target):
+                return True
+        return False
 
     def _position(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside model and optimizer."""
@@ -200,6 +201,7 @@ class Trainer(ABC):
     def _take_position(self, state: dict[str, Any]) -> None:
         self.epoch, self.global_step = state["epoch"], state["step"]
         self.history.epochs = list(state["history"])
+        self._stop = bool(self.history.epochs) and self._reached(self.history.epochs[-1])
         self.rates = replace(self.rates, **state["learning_rate"])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from ranks import Combination, Pool
 
-HELD_AT_ONCE = 5
+HELD_AT_ONCE = 3
 
 
 class Pools:
@@ -30,6 +30,17 @@ class Pools:
             pool.close()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring tests that share ranks together, so that each combination is started once."""
+    order: dict[Combination | None, int] = {None: 0}
+    items.sort(key=lambda item: order.setdefault(_combination(item), len(order)))
+
+
+def _combination(item: pytest.Item) -> Combination | None:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("ranks") if callspec is not None else None
+
+
 @pytest.fixture(scope="session")
 def pools() -> Iterator[Pools]:
     held = Pools()
@@ -39,4 +50,5 @@ def pools() -> Iterator[Pools]:
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, pools: Pools) -> Pool:
+    """Two or more tests in a row share one pool."""
     return pools.get(request.param)
