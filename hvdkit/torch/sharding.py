@@ -99,7 +99,7 @@ def shard(
 
     Args:
         data: ``(x, y)`` arrays (images NHWC; they come out NCHW in channels_last strides), a map-style data set, or a
-            ``DataLoader`` over one, whose data set, collation and workers are kept.
+            ``DataLoader`` over one, whose data set, collation, workers and choice to shuffle are kept.
         batch_size: Samples per process and batch.
         shuffle: A new order every epoch, from ``seed`` and the epoch alone.
         seed: The same on all ranks.
@@ -116,6 +116,8 @@ def shard(
     """
     world = worlds.current()
     dataset, options = _source(data, batch_size)
+    if isinstance(data, DataLoader):
+        shuffle = isinstance(data.sampler, RandomSampler)
     options |= _loading(workers, prefetch, pin_memory)
     size = len(cast(Sized, dataset))
     plan = ShardPlan(size, batch_size, world.size, accumulate, uneven, shuffle, seed, steps_per_epoch)
