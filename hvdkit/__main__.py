@@ -1,4 +1,4 @@
-"""``python -m hvdkit``: the same as the command ``hvdkit``."""
+"""``python -m hvdkit`` is the ``hvdkit`` command."""
 
 from hvdkit.cli import main
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hvdkit.training import Setup, Trainer
 from hvdkit.world import World
@@ -78,3 +78,11 @@ class Backend(Protocol):
 
     def make_trainer(self, setup: Setup) -> Trainer:
         """Make the trainer from what the eight steps have prepared."""
+
+
+if TYPE_CHECKING:
+    import hvdkit.keras
+    import hvdkit.tf
+    import hvdkit.torch
+
+    _held_to_it: tuple[Backend, ...] = (hvdkit.torch, hvdkit.tf, hvdkit.keras)

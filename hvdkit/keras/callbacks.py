@@ -15,7 +15,7 @@ from hvdkit.plan import LearningRate
 _Callback: Any = keras().callbacks.Callback
 
 
-class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
+class BroadcastGlobalVariablesCallback(_Callback):
     """Gives every rank the model and optimizer variables of ``root_rank``, before the first step.
 
     A Keras 2 model that is built by its first batch gets them after that batch.
@@ -42,7 +42,7 @@ class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
         variables.broadcast(worlds.current(), self.model, self.model.optimizer, self._root)
 
 
-class MetricAverageCallback(_Callback):  # type: ignore[misc]
+class MetricAverageCallback(_Callback):
     """Puts metrics over all ranks in the place of this rank's, for every callback behind it and for the history.
 
     The metrics' own sums and counts are added, so that they are exact for unequal shards.
@@ -82,7 +82,7 @@ class MetricAverageCallback(_Callback):  # type: ignore[misc]
             logs.update({f"val_{name}": value for name, value in self.validation.items()})
 
 
-class LearningRateWarmupCallback(_Callback):  # type: ignore[misc]
+class LearningRateWarmupCallback(_Callback):
     """Raises the learning rate from ``initial_lr / size`` to ``initial_lr`` over the first epochs, batch by batch.
 
     Momentum that has the learning rate folded in is scaled along (Goyal et al., 2017, remark 2).

@@ -46,8 +46,8 @@ def shard(
         RecipeError: The data cannot be sharded as they are, or an option cannot be had.
     """
     world = worlds.current()
-    layout = {"batch_size": batch_size, "size": world.size, "accumulate": accumulate, "uneven": uneven}
-    order = {"shuffle": shuffle, "seed": seed, "limit": steps_per_epoch}
+    layout: dict[str, Any] = {"batch_size": batch_size, "size": world.size, "accumulate": accumulate, "uneven": uneven}
+    order: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "limit": steps_per_epoch}
     if library() == "tf":
         from hvdkit.keras import tf_batches
 

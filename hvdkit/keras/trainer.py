@@ -144,7 +144,7 @@ class KerasTrainer(Trainer):
         return read(model_variables(self.model))
 
 
-class _Watcher(keras().callbacks.Callback):  # type: ignore[misc]
+class _Watcher(keras().callbacks.Callback):
     """Forwards what ``fit`` does to the trainer and its observers."""
 
     def __init__(self, trainer: KerasTrainer, average: MetricAverageCallback) -> None:
