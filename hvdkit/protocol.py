@@ -81,8 +81,8 @@ class Backend(Protocol):
 
 
 if TYPE_CHECKING:
-    import hvdkit.keras
-    import hvdkit.tf
-    import hvdkit.torch
+    from hvdkit import keras, tf, torch
 
-    _held_to_it: tuple[Backend, ...] = (hvdkit.torch, hvdkit.tf, hvdkit.keras)
+    _torch: Backend = torch
+    _tf: Backend = tf
+    _keras: Backend = keras

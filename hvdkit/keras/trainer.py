@@ -144,7 +144,10 @@ class KerasTrainer(Trainer):
         return read(model_variables(self.model))
 
 
-class _Watcher(keras().callbacks.Callback):
+_Callback: Any = keras().callbacks.Callback
+
+
+class _Watcher(_Callback):
     """Forwards what ``fit`` does to the trainer and its observers."""
 
     def __init__(self, trainer: KerasTrainer, average: MetricAverageCallback) -> None:
