@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvdkit import failures
-from hvdkit.errors import LaunchError
+from hvdkit.errors import HvdkitError, LaunchError
 
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 10.0
 LEFT_SECONDS = 5.0
+BLAME_SECONDS = 2.0
 LATE_SECONDS = 60.0
 GUARD_SECONDS = 600.0
 CONNECT_SECONDS = 60.0
@@ -80,8 +81,21 @@ class ControlChannel:
         self._wait, self._reported = (what, time.monotonic()), False
         try:
             yield
+        except HvdkitError:
+            raise
+        except Exception:
+            self._blame(what)
+            raise
         finally:
             self._wait = None
+
+    def _blame(self, what: str) -> None:
+        """End with the name of the rank that left, if that is why the engine raised; news of it may still be coming."""
+        deadline = time.monotonic() + BLAME_SECONDS
+        while not self._left and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for rank in list(self._left):
+            self._end_all(rank, f"it has left the job while rank {self.rank} waits in {what}")
 
     def _accept(self, broadcast_object: Callable[[Any], Any]) -> dict[int, _Peer]:
         with socket.create_server(("", 0), backlog=self.size) as listener:

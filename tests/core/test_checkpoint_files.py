@@ -100,5 +100,5 @@ def test_state_that_is_not_plain_is_refused_before_anything_is_written(tmp_path)
 def test_a_saved_global_batch_is_kept_or_refused_with_the_numbers_that_divide_it():
     assert checkpoint.batch_for(128, 2, 1) == 64
     assert checkpoint.batch_for(128, 1, 4) == 32
-    with pytest.raises(CheckpointError, match="global batch of 12, which 5 processes cannot share.*1, 2, 3, 4, 6, 12"):
+    with pytest.raises(CheckpointError, match=r"global batch of 12, which 5 processes cannot share.*1, 2, 3, 4, 6, 12"):
         checkpoint.batch_for(12, 5, 1)

@@ -199,6 +199,14 @@ def test_wrong_arguments_name_what_is_allowed(ranks):
         ]
 
     for texts in ranks.run(body):
-        expected = ("mean, sum, min, max", "<U1", "scalar", f"0 to {ranks.size - 1}", "one array per rank", "object", "cut")
+        expected = (
+            "mean, sum, min, max",
+            "<U1",
+            "scalar",
+            f"0 to {ranks.size - 1}",
+            "one array per rank",
+            "object",
+            "cut",
+        )
         for text, part in zip(texts, expected, strict=True):
             assert part in text

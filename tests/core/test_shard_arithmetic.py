@@ -106,7 +106,9 @@ def test_the_samples_of_an_update_do_not_depend_on_the_number_of_processes(size)
 
 
 def _by_update(plan):
-    return [np.concatenate([p.indices for p in parts if p.weight]).tolist() for parts in zip(*epoch(plan, 2), strict=True)]
+    return [
+        np.concatenate([p.indices for p in parts if p.weight]).tolist() for parts in zip(*epoch(plan, 2), strict=True)
+    ]
 
 
 def test_d05_the_order_differs_between_epochs_and_comes_back_with_the_seed():
@@ -124,7 +126,7 @@ def test_steps_per_epoch_is_counted_for_one_process_and_divided():
         steps_for_rank(3, 4)
     plan = ShardPlan(100, 5, 2, limit=4)
     assert (plan.steps, plan.passes(), plan.dropped) == (4, 4, 60)
-    with pytest.raises(DataError, match="11 steps per epoch.*make only 10"):
+    with pytest.raises(DataError, match=r"11 steps per epoch.*make only 10"):
         ShardPlan(100, 5, 2, limit=11)
 
 
