@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -144,10 +145,20 @@ class _Supervisor:
 def _open_output(name: str, label: bytes) -> LabelledOutput:
     """Open the launcher's collecting pipe; on another host there is none, and the launcher there labels lines."""
     folder = failure_dir()
-    pipe = Path(folder) / name if folder is not None else None
-    if pipe is None or not pipe.is_fifo():
+    path = Path(folder) / name if folder is not None else None
+    if path is None or not path.is_fifo():
         return LabelledOutput({"stdout": 1, "stderr": 2}[name], b"", terminal=False)
-    return LabelledOutput(os.open(pipe, os.O_WRONLY), label, terminal=terminal_columns() is not None)
+    pipe = os.open(path, os.O_WRONLY)
+    threading.Thread(target=_end_with_reader, args=(pipe,), daemon=True).start()
+    return LabelledOutput(pipe, label, terminal=terminal_columns() is not None)
+
+
+def _end_with_reader(pipe: int) -> None:
+    """End when nobody reads the pipe any more: `hvdkit run` is gone, and the launcher below it may not notice."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    poll.poll()
+    send_signal(os.getpid(), signal.SIGTERM)
 
 
 def _terminal(columns: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from hvdkit.environment import calling_process, child_environment, search_path, user_set_threads
 from hvdkit.launch.launchers import Job, root_variables
-from hvdkit.launch.processes import adopt_orphans, descendants, end_descendants, end_with_parent, send_signal
+from hvdkit.launch.processes import adopt_orphans, descendants, end_descendants, end_with_parent, is_alive, send_signal
 
 # seconds from the first failure, or from a signal, to each further step towards the end of the job
 RANKS_TOLD_AFTER = 1.0
@@ -66,6 +66,7 @@ class _Run:
         self._ending_since: float | None = None
         self._ranks_told = False
         self._launcher_told = False
+        self._lost: dict[int, dict[str, Any]] = {}
         self._own_words = folder / "launcher"
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, self._pass_on)
@@ -90,6 +91,7 @@ class _Run:
     def to_the_end(self) -> Outcome:
         """Wait for the launcher, end what does not end by itself, and read how the ranks failed."""
         while self._launcher.poll() is None:
+            self._find_lost_ranks()
             self._hasten()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._launcher.wait(timeout=0.2)
@@ -109,14 +111,34 @@ class _Run:
         for pid in self._supervisors():
             send_signal(pid, signum)
 
+    def _registered(self) -> dict[int, int]:
+        """Return the process id of each rank's supervisor, as far as they have registered."""
+        found = {}
+        for path in self._folder.glob("pid-*"):
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                found[int(path.name.removeprefix("pid-"))] = int(path.read_text())
+        return found
+
     def _supervisors(self) -> list[int]:
         ours = set(descendants(os.getpid()))
-        registered = (path.read_text() for path in self._folder.glob("pid-*"))
-        return [int(text) for text in registered if text.isdigit() and int(text) in ours]
+        return [pid for pid in self._registered().values() if pid in ours]
+
+    def _find_lost_ranks(self) -> None:
+        """Notice supervisors that are gone without a word; not every launcher does."""
+        for rank, pid in self._registered().items():
+            if rank not in self._lost and not is_alive(pid) and (self._folder / f"pid-{rank}").exists():
+                message = "the process that supervises it was killed"
+                self._lost[rank] = {
+                    "rank": rank,
+                    "time": time.time(),
+                    "code": 137,
+                    "message": message,
+                    "secondary": False,
+                }
 
     def _hasten(self) -> None:
         if self._ending_since is None:
-            if any(self._folder.glob("failure-*.json")):
+            if self._lost or any(self._folder.glob("failure-*.json")):
                 self._ending_since = time.monotonic()
             return
         passed = time.monotonic() - self._ending_since
@@ -133,7 +155,8 @@ class _Run:
     def _outcome(self) -> Outcome:
         if self._signal is not None:
             return Outcome(128 + self._signal, f"ended by {signal.Signals(self._signal).name}")
-        failures = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
+        recorded = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
+        failures = [*recorded, *self._lost.values()]
         if failures:
             first = min(failures, key=_order)
             return Outcome(first["code"] or 1, f"rank {first['rank']}: {first['message']}")

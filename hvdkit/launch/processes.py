@@ -48,6 +48,15 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def is_alive(pid: int) -> bool:
+    """Say whether a process exists and has not ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
 def end_descendants(grace: float) -> None:
     """End every descendant of this process: SIGTERM, and SIGKILL for what is left.
 

@@ -10,14 +10,14 @@ import time
 import pytest
 
 import hvdkit
+from hvdkit.environment import launched_as
 from hvdkit.errors import EngineError, LaunchError
 
 OFFSET = 10
 
 
 def my_rank():
-    names = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
-    return int(next((os.environ[name] for name in names if name in os.environ), 0))
+    return launched_as().rank
 
 
 @pytest.fixture(autouse=True)
