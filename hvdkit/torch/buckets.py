@@ -48,10 +48,12 @@ class Bucket:
         return self._wire
 
     def _compressed(self, size: int) -> torch.Tensor:
-        """Return the gradients in half precision, limited so that the sum over ranks stays finite."""
+        """Return the gradients in half precision, limited so that the sum of finite ones over ranks stays finite."""
         limit = _HALF_MAX / size
-        self.clipped += int((self.flat.abs() > limit).sum())
-        return self.flat.clamp(-limit, limit).half()
+        large = (self.flat.abs() > limit) & self.flat.isfinite()
+        self.clipped += int(large.sum())
+        # what is infinite stays so, for a gradient scaler to see
+        return torch.where(large, self.flat.clamp(-limit, limit), self.flat).half()
 
     def unpack(self) -> None:
         """Make the reduced gradients the parameters' own."""

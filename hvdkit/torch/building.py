@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hvdkit import optimizers
-from hvdkit.errors import ModelError, RecipeError
+from hvdkit.errors import DataError, ModelError, RecipeError
 from hvdkit.torch.models import named_model
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -65,23 +65,32 @@ def build_loss(source: Any) -> Loss:
     if source == "sparse_categorical_crossentropy":
         return torch.nn.functional.cross_entropy
     if source == "mean_squared_error":
-        return torch.nn.functional.mse_loss
+        return _mean_squared_error
     if isinstance(source, torch.nn.Module) and getattr(source, "reduction", "mean") != "mean":
         raise RecipeError(f"the loss has reduction={source.reduction!r}; hvdkit needs the mean of a batch")
     loss: Loss = source
     return loss
 
 
-def refuse_probabilities(outputs: torch.Tensor) -> None:
+def _mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean over all elements; targets (n,) fit outputs (n, 1), which torch would spread to (n, n)."""
+    if outputs.numel() != targets.numel():
+        raise DataError(f"the model gives {tuple(outputs.shape)} but the targets are {tuple(targets.shape)}")
+    return torch.nn.functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype))
+
+
+def refuse_probabilities(model: torch.nn.Module, outputs: torch.Tensor) -> None:
     """Refuse outputs that are probabilities already, where a named loss expects logits.
 
     Raises:
-        ModelError: Every row is a distribution.
+        ModelError: The model ends in a softmax or sigmoid, or every row is a distribution.
     """
-    if outputs.dim() != 2 or outputs.shape[1] < 2:
-        return
+    *_, last = model.modules()
     values = outputs.detach().float()
-    if bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < 1e-4).all()):
+    rows = values.dim() == 2 and values.shape[1] > 1 and bool((values >= 0).all())
+    if isinstance(last, (torch.nn.Softmax, torch.nn.Sigmoid)) or (
+        rows and bool(((values.sum(1) - 1).abs() < 1e-4).all())
+    ):
         raise ModelError(
-            "the model's outputs are probabilities, but a named loss takes logits; remove the softmax at its end"
+            "the model's outputs are probabilities, but this loss takes logits; remove the softmax or sigmoid at its end"
         )

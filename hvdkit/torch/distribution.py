@@ -46,7 +46,9 @@ def distribute(
     world = worlds.current()
     _check(optimizer, model, compression, accumulate, clip_norm)
     named = _named(optimizer, model)
-    check_same(world, {name: kind(parameter) for name, parameter in named.items()})
+    check_same(
+        world, {name: kind(entry) + ("" if entry.requires_grad else " frozen") for name, entry in named.items()}
+    )
     _reducers[optimizer] = None
     if world.size > 1 or accumulate > 1:
         channel = open_channel(world, "torch")

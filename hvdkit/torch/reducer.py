@@ -103,7 +103,7 @@ class Reducer:
     def _end(self) -> None:
         self._inside = False
         if self._reducing:
-            self._reduce(self._passes, filled=True)
+            self._reduce(self._passes)
 
     def _lay_out_anew(self) -> None:
         """Make new buckets if layers were frozen or thawed since the last pass."""
@@ -132,12 +132,12 @@ class Reducer:
     def _divisor(self) -> int:
         return self._world.size * max(1, self._passes)
 
-    def _reduce(self, passes: int, filled: bool = False) -> None:
+    def _reduce(self, passes: int) -> None:
         """Start what has not been started, wait for all, and hand the gradients over."""
         self._passes = passes
-        if not filled:
-            for bucket in self._buckets:
-                bucket.missing = {i for i, parameter in enumerate(bucket.parameters) if parameter.grad is None}
+        for bucket in self._buckets[self._launched :]:
+            # a gradient of an earlier pass counts too, where the last pass left the parameter out
+            bucket.missing = {i for i, parameter in enumerate(bucket.parameters) if parameter.grad is None}
         while self._launched < len(self._buckets):
             self._launch()
         for bucket in self._buckets:

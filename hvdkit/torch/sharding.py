@@ -22,11 +22,12 @@ class Batches:
             one. A loop of its own multiplies its loss by it.
         last: Whether an optimizer update follows the current batch.
         count: How many samples the current batch stands for; 0 for a repeated one.
+        dataset: What the batches are taken from.
         plan: How samples are laid out over ranks.
     """
 
     def __init__(self, dataset: Any, plan: ShardPlan, rank: int, options: dict[str, Any]) -> None:
-        self.plan = plan
+        self.dataset, self.plan = dataset, plan
         self.weight, self.last, self.count = 1.0, True, 0
         self._rank, self._epoch = rank, 0
         self._loader = DataLoader(dataset, batch_sampler=_Indices(self), **options)
@@ -69,6 +70,9 @@ class ArrayDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = torch.from_numpy(np.asarray(x)), torch.from_numpy(np.asarray(y))
+        if not (self.y.is_floating_point() or self.y.is_complex()):
+            # the only integers that torch's losses take
+            self.y = self.y.long()
 
     def __len__(self) -> int:
         return len(self.x)

@@ -13,7 +13,7 @@ def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
     """Step 6: give every rank the parameters, buffers, optimizer state and learning rate of ``root``.
 
     The optimizer is not stepped; its state goes first and the weights last. Random state stays each rank's own:
-    every rank but the first seeds torch anew with its seed + rank.
+    every rank but the first seeds torch anew with its seed + rank, unless it has done so.
 
     Args:
         model: Built alike on all ranks; tensors of any dtype.
@@ -37,8 +37,9 @@ def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
     if world.rank != root:
         for name, tensor in tensors.items():
             copy_from_bytes(tensor, received[name])
-    if world.rank != 0:
-        torch.manual_seed(torch.initial_seed() + world.rank)
+    if world.rank != 0 and torch.initial_seed() != world.own_seed:
+        world.own_seed = torch.initial_seed() + world.rank
+        torch.manual_seed(world.own_seed)
 
 
 def average_buffers(model: torch.nn.Module) -> None:

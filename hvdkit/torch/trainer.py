@@ -14,7 +14,7 @@ from hvdkit.metrics import Sums
 from hvdkit.torch.building import build_loss, refuse_probabilities
 from hvdkit.torch.checkpointing import restore, save
 from hvdkit.torch.rates import set_rate
-from hvdkit.torch.sharding import shard
+from hvdkit.torch.sharding import ArrayDataset, shard
 from hvdkit.torch.synchronising import average_buffers, broadcast
 from hvdkit.torch.tensors import numpy_arrays
 from hvdkit.training import LoopTrainer, Setup
@@ -31,7 +31,7 @@ class TorchTrainer(LoopTrainer):
         self._device = setup.device
         source = setup.recipe.pick("loss", "torch")
         self._loss = build_loss(source)
-        self._unchecked = isinstance(source, str)
+        self._unchecked = source == "sparse_categorical_crossentropy"
         self._metrics = [_metric(entry) for entry in setup.recipe.metrics]
         self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
 
@@ -50,14 +50,19 @@ class TorchTrainer(LoopTrainer):
         outputs = self.model(x)
         if self._unchecked:
             self._unchecked = False
-            refuse_probabilities(outputs)
-            _check_targets(outputs, y)
+            refuse_probabilities(self.model, outputs)
+            _check_targets(outputs, self._all_targets(y))
         loss = self._loss(outputs, y)
         (loss if weight == 1.0 else loss * weight).backward()
         totals.add("loss", loss, count)
         for name, metric in self._metrics:
             totals.add(name, metric(outputs, y), count)
         return loss
+
+    def _all_targets(self, y: torch.Tensor) -> torch.Tensor:
+        """Return the labels of all ranks where they are at hand, so that all ranks see the same error."""
+        dataset = getattr(self.batches, "dataset", None)
+        return dataset.y if isinstance(dataset, ArrayDataset) else y
 
     def _update(self) -> None:
         set_rate(self.optimizer, self.rates.at(self.global_step), self._bases)
