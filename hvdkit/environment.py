@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from hvdkit.errors import LaunchError
@@ -104,3 +104,8 @@ def calling_process(environ: Mapping[str, str] = os.environ) -> int | None:
 def search_path(environ: Mapping[str, str] = os.environ) -> str:
     """Return the folders in which commands are looked for."""
     return environ.get("PATH", os.defpath)
+
+
+def prefer(name: str, value: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set a library's variable, unless the user has set it."""
+    environ.setdefault(name, value)

@@ -28,6 +28,11 @@ class Channel(ABC):
     def start_allreduce(self, flat: Any) -> Any:
         """Start to sum a flat tensor over all ranks; return a handle for :meth:`wait`."""
 
+    def start_mean(self, flat: Any) -> Any:
+        """Start to average a flat floating-point tensor over all ranks, dividing before the sum."""
+        flat *= 1.0 / self.size
+        return self.start_allreduce(flat)
+
     @abstractmethod
     def wait(self, handle: Any) -> Any:
         """Return the summed tensor; where the library allows it, in the place of the one that was given."""

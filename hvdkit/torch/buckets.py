@@ -29,40 +29,43 @@ class Bucket:
         self.clipped = 0
         self._wire = self.flat
 
-    def fill(self, divisor: int, size: int, compression: str) -> torch.Tensor:
-        """Copy the gradients in, divided by ``divisor``; return the tensor to be summed over ``size`` ranks."""
+    def fill(self, passes: int, size: int, compression: str) -> torch.Tensor:
+        """Move the gradients in, divided by ``passes``; return what is to be averaged, or summed if compressed."""
         with torch.no_grad():
             present = [i for i in range(len(self.parameters)) if i not in self.missing]
             sources = [(self.views[i], self.parameters[i].grad) for i in present]
             moved = [(view, grad) for view, grad in sources if grad is not None and grad.data_ptr() != view.data_ptr()]
             if moved:
                 torch._foreach_copy_([view for view, _ in moved], [grad for _, grad in moved])
-            for i in self.missing:
-                self.views[i].zero_()
+            # autograd's own tensors are let go at once, so that gradients are not held twice
+            for i in present:
+                self.parameters[i].grad = self.views[i]
             gradients, presence = self.flat[: self._elements], self.flat[self._elements :]
-            if divisor != 1:
-                gradients.mul_(1.0 / divisor)
+            if passes != 1:
+                gradients.mul_(1.0 / passes)
             presence.fill_(1.0)
-            presence[list(self.missing)] = 0.0
+            if self.missing:
+                torch._foreach_zero_([self.views[i] for i in self.missing])
+                presence[list(self.missing)] = 0.0
             self._wire = self._compressed(size) if compression == "fp16" else self.flat
         return self._wire
 
     def _compressed(self, size: int) -> torch.Tensor:
-        """Return the gradients in half precision, limited so that the sum of finite ones over ranks stays finite."""
+        """Return gradients / size in half precision, limited so that the sum of finite ones over ranks stays finite."""
         limit = _HALF_MAX / size
-        large = (self.flat.abs() > limit) & self.flat.isfinite()
+        scaled = self.flat / size
+        large = (scaled.abs() > limit) & scaled.isfinite()
         self.clipped += int(large.sum())
         # what is infinite stays so, for a gradient scaler to see
-        return torch.where(large, self.flat.clamp(-limit, limit), self.flat).half()
+        return torch.where(large, scaled.clamp(-limit, limit), scaled).half()
 
     def unpack(self) -> None:
         """Make the reduced gradients the parameters' own."""
         if self._wire is not self.flat:
             self.flat.copy_(self._wire)
-        absent = [i for i in self.missing if float(self.flat[self._elements + i].real) == 0.0]
-        for i, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
-            if i not in absent:
-                parameter.grad = view
+        for i in self.missing:
+            if float(self.flat[self._elements + i].real) != 0.0:
+                self.parameters[i].grad = self.views[i]
         self.missing = set(range(len(self.parameters)))
 
 

@@ -125,8 +125,11 @@ class Reducer:
 
     def _launch(self) -> None:
         bucket = self._buckets[self._launched]
-        flat = bucket.fill(self._divisor(), self._world.size, self._compression)
-        bucket.handle = self._channel.start_allreduce(flat)
+        flat = bucket.fill(max(1, self._passes), self._world.size, self._compression)
+        if self._compression == "none":
+            bucket.handle = self._channel.start_mean(flat)
+        else:
+            bucket.handle = self._channel.start_allreduce(flat)
         self._launched += 1
 
     def _divisor(self) -> int:

@@ -1,0 +1,123 @@
+"""What ``torch_engines`` compares: ways to distribute one model and optimizer, over engines that live side by side."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import hvdkit.torch as hk
+from hvdkit import world as worlds
+from hvdkit.engines.base import Engine
+from hvdkit.engines.horovod import HorovodEngine
+from hvdkit.engines.mpi import MpiEngine
+from hvdkit.engines.torch_distributed import TorchDistributedEngine
+from hvdkit.environment import launched_as
+from hvdkit.horovod_info import built_for, mpi_built
+from hvdkit.world import World
+
+
+class Job:
+    """The processes, with every engine that this machine has started in each."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rank, self.size = world.rank, world.size
+        self.device = hk.pin()
+        self.worlds: dict[str, World] = {world.engine.name: world}
+        self._add("torch", self._torch_engine)
+        launcher = launched_as().launcher
+        if launcher == "mpirun" and self.device == "cpu":
+            self._add("mpi", MpiEngine)
+        if built_for("torch") and (self.size == 1 or (launcher == "mpirun" and mpi_built())):
+            self._add("horovod", lambda: HorovodEngine("torch"))
+
+    @classmethod
+    def join(cls) -> Job:
+        """Start the engines: the launcher's own, torch.distributed beside it, and the others that fit."""
+        return cls(hk.init())
+
+    def available(self) -> list[str]:
+        """Return the methods that can run here."""
+        names = ["plain", "ddp"]
+        if "horovod" in self.worlds and self.size > 1:
+            names += ["horovod", "horovod-best"] if self.device != "cpu" else ["horovod"]
+        return names + [f"hvdkit-{name}" for name in self.worlds if name != "serial"]
+
+    def wait_for_all(self) -> None:
+        """Line up the ranks and their devices."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        self.world.barrier()
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest of all ranks' times."""
+        return float(self.world.allreduce(seconds, "max"))
+
+    def device_name(self) -> str:
+        """Return what the ranks run on."""
+        return torch.cuda.get_device_name() if self.device != "cpu" else "CPU"
+
+    def leave(self) -> None:
+        """End all engines."""
+        self.world.barrier()
+        self.world.shutdown()
+
+    def _add(self, name: str, start: Callable[[], Engine]) -> None:
+        if name not in self.worlds:
+            self.worlds[name] = World(start(), "for comparison", "torch")
+
+    def _torch_engine(self) -> Engine:
+        backend = "cpu:gloo,cuda:nccl" if self.device != "cpu" else "gloo"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        port = self.world.broadcast_object(port)
+        dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=self.rank, world_size=self.size)
+        return TorchDistributedEngine(launched=True)
+
+
+Method = Callable[[Job, torch.nn.Module, torch.optim.Optimizer], tuple[torch.nn.Module, Any]]
+
+
+def _plain(_job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
+    return model, optimizer
+
+
+def _ddp(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
+    devices = None if job.device == "cpu" else [torch.device(job.device)]
+    wrapped = torch.nn.parallel.DistributedDataParallel(
+        model, device_ids=devices, gradient_as_bucket_view=True, static_graph=True
+    )
+    return wrapped, optimizer
+
+
+def _horovod(_job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
+    import horovod.torch as hvd
+
+    return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+
+def _hvdkit(engine: str) -> Method:
+    def method(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
+        held, worlds._current = worlds._current, job.worlds[engine]
+        try:
+            return model, hk.distribute(optimizer, model)
+        finally:
+            worlds._current = held
+
+    return method
+
+
+METHODS: dict[str, Method] = {
+    "plain": _plain,
+    "ddp": _ddp,
+    "horovod": _horovod,
+    "horovod-best": _horovod,
+    "hvdkit-horovod": _hvdkit("horovod"),
+    "hvdkit-torch": _hvdkit("torch"),
+    "hvdkit-mpi": _hvdkit("mpi"),
+}
