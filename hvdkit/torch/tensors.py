@@ -32,6 +32,8 @@ def to_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 def copy_from_bytes(tensor: torch.Tensor, data: NDArray[np.uint8]) -> None:
     """Fill a tensor from what :func:`to_bytes` gave."""
+    if not tensor.numel():
+        return
     flat = torch.from_numpy(data.copy()).view(tensor.dtype)
     with torch.no_grad():
         tensor.copy_(flat.reshape(tensor.shape))

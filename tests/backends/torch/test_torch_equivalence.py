@@ -89,9 +89,10 @@ def test_300_adam_steps_equal_their_twin_bit_for_bit(ranks):
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 def test_ranks_agree_after_every_step_from_the_first_one_on(ranks):
     def body():
-        import hvdkit.torch as hk
         import torch
         from torch_cases import digest, mlp, rank
+
+        import hvdkit.torch as hk
 
         model = mlp(torch.float32, seed=rank())
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * (rank() + 1))
@@ -114,9 +115,10 @@ def test_ranks_agree_after_every_step_from_the_first_one_on(ranks):
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 def test_gradients_are_reduced_when_backward_returns(ranks):
     def body():
-        import hvdkit.torch as hk
         import torch
         from torch_cases import rank
+
+        import hvdkit.torch as hk
 
         model = torch.nn.Linear(2, 1, bias=False)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
