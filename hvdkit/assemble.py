@@ -6,6 +6,7 @@ import importlib
 import time
 from typing import Any, cast
 
+from hvdkit import failures
 from hvdkit.checkpoint import epoch_files, stray_files
 from hvdkit.datasets import check
 from hvdkit.errors import CheckpointError, ModelError, RecipeError
@@ -34,6 +35,7 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
         ModelError: The model cannot be trained as it is.
         CheckpointError: The newest checkpoint cannot be read or does not fit this number of processes.
     """
+    failures.watch_exceptions()
     if framework not in FRAMEWORKS:
         raise RecipeError(f"framework {framework!r} is unknown; use one of {', '.join(FRAMEWORKS)}")
     if not isinstance(recipe, Recipe):

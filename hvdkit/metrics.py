@@ -76,7 +76,9 @@ def _check_alike(values: list[dict[str, Any]]) -> None:
     for rank, other in enumerate(values):
         for name in [*values[0], *other]:
             if name not in other or name not in values[0]:
-                raise RecipeError(f"average: metric {name!r} is not there on every rank; pass the same names everywhere")
+                raise RecipeError(
+                    f"average: metric {name!r} is not there on every rank; pass the same names everywhere"
+                )
             if other[name].shape != values[0][name].shape:
                 raise RecipeError(
                     f"average: metric {name!r} has shape {values[0][name].shape} on rank 0 and {other[name].shape} on "

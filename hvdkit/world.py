@@ -153,12 +153,12 @@ def init(engine: str = "auto", library: str | None = None) -> World:
         LaunchError: Launcher and engine do not fit, or disagree on the number of processes.
     """
     global _current
+    failures.watch_exceptions()
     if library not in (None, *ENGINES_BY_LIBRARY):
         raise EngineError(f"library {library!r} is unknown; use {', '.join(ENGINES_BY_LIBRARY)} or None")
     if _current is not None:
         return _same_world(_current, engine, library)
     _refuse_two_libraries(library)
-    failures.watch_exceptions()
     choice = choose(engine, library)
     _current = World(create(choice, library), choice.reason, library)
     failures.announce_on(_current.rank, _current.control)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 
 from hvdkit.engines.base import Engine
@@ -122,9 +121,4 @@ def _bindings(library: str | None) -> tuple[str, ...]:
 
 def _binding(library: str | None) -> str:
     candidates = _bindings(library)
-    for name in candidates:
-        if built_for(name):
-            return name
-    if importlib.util.find_spec("horovod") is None:
-        raise EngineError("Horovod is not installed; build it with: hvdkit build-horovod")
-    return candidates[0]
+    return next((name for name in candidates if built_for(name)), candidates[0])

@@ -92,5 +92,6 @@ def refuse_probabilities(model: torch.nn.Module, outputs: torch.Tensor) -> None:
         rows and bool(((values.sum(1) - 1).abs() < 1e-4).all())
     ):
         raise ModelError(
-            "the model's outputs are probabilities, but this loss takes logits; remove the softmax or sigmoid at its end"
+            "the model's outputs are probabilities, but this loss takes logits; "
+            "remove the softmax or sigmoid at its end"
         )

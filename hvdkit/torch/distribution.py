@@ -46,9 +46,7 @@ def distribute(
     world = worlds.current()
     _check(optimizer, model, compression, accumulate, clip_norm)
     named = _named(optimizer, model)
-    check_same(
-        world, {name: kind(entry) + ("" if entry.requires_grad else " frozen") for name, entry in named.items()}
-    )
+    check_same(world, {name: kind(entry) + ("" if entry.requires_grad else " frozen") for name, entry in named.items()})
     _reducers[optimizer] = None
     if world.size > 1 or accumulate > 1:
         channel = open_channel(world, "torch")

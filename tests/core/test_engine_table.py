@@ -103,3 +103,13 @@ hvdkit.init("mpi")
     done = launch_fresh(script)
     assert done.stdout.split() == ["True", "0", "1", "0", "1", "True"]
     assert "already uses engine 'serial'; it cannot change to 'mpi'" in done.stderr
+
+
+def test_a_wrong_framework_name_and_a_wrong_engine_are_one_line_and_no_success():
+    recipe = "hvdkit.Recipe(model='mnist_cnn', data=lambda: None, optimizer=hvdkit.SGD())"
+    for call, message in (
+        (f"hvdkit.apply({recipe}, framework='mxnet')", "framework 'mxnet' is unknown; use one of torch, tf, keras"),
+        ("hvdkit.init('nccl')", "engine 'nccl' is unknown; use auto, serial, horovod, torch, mpi"),
+    ):
+        done = launch_fresh(f"import hvdkit\n{call}\n")
+        assert (done.code, done.stderr) == (1, f"hvdkit: error: {message}\n")
