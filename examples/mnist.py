@@ -1,6 +1,6 @@
 """Train a small CNN on handwritten digits, with one recipe for PyTorch, TensorFlow and Keras.
 
-    hvdkit run -np 2 examples/mnist.py --framework torch
+hvdkit run -np 2 examples/mnist.py --framework torch
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import click
 
 import hvdkit
 from hvdkit.arrays import sha256
+from hvdkit.errors import RecipeError
 from hvdkit.failures import watch_exceptions
 
 OPTIMIZERS = {"sgd": hvdkit.SGD, "adam": hvdkit.Adam, "adamw": hvdkit.AdamW, "adagrad": hvdkit.Adagrad}
@@ -52,13 +53,13 @@ def _optimizer(name: str, lr: float, momentum: float | None) -> Any:
     if momentum is None:
         return OPTIMIZERS[name](lr=lr)
     if name != "sgd":
-        raise click.UsageError(f"--momentum belongs to --optimizer sgd, not to {name}")
+        raise RecipeError(f"--momentum belongs to --optimizer sgd, not to {name}")
     return hvdkit.SGD(lr=lr, momentum=momentum)
 
 
 def _checkpoint(directory: str | None, resume: bool) -> hvdkit.Checkpoint | None:
     if directory is None and resume:
-        raise click.UsageError("--resume needs --checkpoint DIR, the folder to resume from")
+        raise RecipeError("--resume needs --checkpoint DIR, the folder to resume from")
     return None if directory is None else hvdkit.Checkpoint(directory, resume=resume)
 
 
@@ -83,7 +84,7 @@ def write_summary(trainer: Any, folder: str) -> None:
 
 
 @click.command()
-@click.option("--framework", type=click.Choice(["torch", "tf", "keras"]), required=True)
+@click.option("--framework", required=True, help="torch, tf or keras.")
 @click.option("--epochs", default=5, show_default=True, help="Epochs in all, also after --resume.")
 @click.option("--batch-size", default=64, show_default=True, help="Samples per process and step.")
 @click.option("--lr", default=0.001, show_default=True, help="Learning rate of one process.")

@@ -1,0 +1,140 @@
+"""The examples, run by the commands that their users type."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_jobs import Finished, Job
+from ranks import Combination, on
+
+ROOT = Path(__file__).parents[2]
+MNIST = "examples/mnist.py"
+SECONDS = 240.0
+BIN = str(Path(sys.executable).parent)
+HVDKIT = ["hvdkit"] if shutil.which("hvdkit", path=BIN) else ["python", "-m", "hvdkit"]
+
+
+def every() -> list[Any]:
+    """Return each framework on each of its engines with 2 processes; each begins with another engine."""
+    engines = {"torch": ("torch", "horovod", "mpi"), "tf": ("horovod", "mpi"), "keras": ("mpi", "horovod")}
+    return [entry for framework, names in engines.items() for entry in on(framework, names)]
+
+
+def keras_elsewhere() -> list[Any]:
+    """Return Keras on torch and on JAX with 2 processes."""
+    engines = {"torch": ("torch", "horovod", "mpi"), "jax": ("mpi",)}
+    return [entry for name, names in engines.items() for entry in on("keras", names, env={"KERAS_BACKEND": name})]
+
+
+def one_engine_each(parameters: list[Any]) -> list[Any]:
+    """Mark as slow all engines of a framework but the first that this environment has."""
+    seen, chosen = set(), []
+    for entry in parameters:
+        combination, marks = entry.values[0], list(entry.marks)
+        if available([entry]):
+            key = combination.framework, combination.env
+            marks += [pytest.mark.slow] if key in seen else []
+            seen.add(key)
+        chosen.append(pytest.param(combination, marks=marks, id=entry.id))
+    return chosen
+
+
+def one_process() -> list[Any]:
+    """Return the frameworks of this environment on one process without an engine."""
+    jax = on("keras", ("serial",), (1,), env={"KERAS_BACKEND": "jax"})
+    return [entry for framework in ("torch", "tf", "keras") for entry in on(framework, ("serial",), (1,))] + jax
+
+
+def available(parameters: list[Any]) -> list[Combination]:
+    """Return the combinations that this environment has."""
+    return [entry.values[0] for entry in parameters if not any(mark.name == "skip" for mark in entry.marks)]
+
+
+def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT, timeout: float = SECONDS) -> Finished:
+    """Run a command to its end with this environment's commands first on PATH; nothing of it is left afterwards."""
+    path = os.pathsep.join((BIN, os.environ.get("PATH", os.defpath)))
+    options = {"cwd": cwd, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    began = time.monotonic()
+    job = Job(list(command), "serial", 1, {"PATH": path, **(env or {})}, **options)
+    try:
+        out, err = job.process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        job.end()
+        out, err = job.process.communicate(timeout=10)
+        raise AssertionError(f"not finished after {timeout} s: {' '.join(command)}\n{out}\n{err}") from None
+    job.end()
+    return Finished(job.process.returncode, out, err, time.monotonic() - began)
+
+
+def succeed(*command: str, **options: Any) -> Finished:
+    """Run a command that must end well."""
+    finished = run(*command, **options)
+    assert finished.code == 0, f"{' '.join(command)}\n{finished.stdout}\n{finished.stderr}"
+    return finished
+
+
+def hvdkit_run(combination: Combination, *program: str) -> list[str]:
+    """Return the command ``hvdkit run`` for a combination."""
+    return [*HVDKIT, "run", "-np", str(combination.size), "--engine", combination.engine, *program]
+
+
+def without_warmup(combination: Combination) -> list[str]:
+    """Return the flag that Keras on JAX needs, whose learning rate is fixed."""
+    return ["--warmup-epochs", "0"] if combination.library == "jax" else []
+
+
+class Summaries:
+    """What runs of ``examples/mnist.py`` wrote; each command runs once in a session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._finished: dict[tuple[str, ...], tuple[Finished, Path]] = {}
+
+    def of(self, combination: Combination, *flags: str) -> dict[str, Any]:
+        """Return the summary of a run under ``hvdkit run``."""
+        program = [MNIST, "--framework", combination.framework, *flags]
+        return self.of_command(*hvdkit_run(combination, *program), env=dict(combination.env))
+
+    def of_command(self, *command: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the summary that a command writes when ``--out DIR`` is put at its end."""
+        key = (*command, *(f"{name}={value}" for name, value in (env or {}).items()))
+        if key not in self._finished:
+            out = self._folder / str(len(self._finished))
+            self._finished[key] = run(*command, "--out", str(out), env=env), out
+        finished, out = self._finished[key]
+        assert finished.code == 0, f"{' '.join(command)}\n{finished.stdout}\n{finished.stderr}"
+        content: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        return content
+
+
+def write_digits(folder: Path, train: int = 256, validation: int = 64, label: int | None = None) -> Path:
+    """Write a small set in MNIST's format, in which each digit is a bright row; ``label`` replaces the last one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for prefix, count in (("train", train), ("t10k", validation)):
+        random = np.random.default_rng(count)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        images = random.integers(0, 128, (count, 28, 28), dtype=np.uint8)
+        images[np.arange(count), labels * 2 + 4] = 255
+        if label is not None and count:
+            labels[-1] = label
+        for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
+            header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+            (folder / f"{prefix}-{kind}-ubyte").write_bytes(header + values.tobytes())
+    return folder
+
+
+def error_lines(finished: Finished) -> list[str]:
+    """Return hvdkit's error lines as each rank wrote them, and the launcher's own."""
+    return [line for line in finished.stderr.splitlines() if re.match(r"(\[\d+\] )?hvdkit: error: ", line)]

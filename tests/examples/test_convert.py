@@ -1,0 +1,104 @@
+"""A script before and after its conversion: at most eight lines differ, and the training is the same."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+
+import numpy as np
+import pytest
+from example_runs import ROOT, every, hvdkit_run, keras_elsewhere, one_engine_each, one_process, succeed
+
+pytestmark = pytest.mark.timeout(900)
+FOLDER = ROOT / "examples" / "convert"
+MOST_LINES = 8
+BAND = 1e-3
+
+TORCH_TO_NUMPY = """
+import sys, numpy, torch
+content = torch.load("weights.pt", weights_only=True)
+numpy.savez("weights.npz", **{name: value.numpy() for name, value in content.get("model", content).items()})
+"""
+
+
+def script(combination, kind):
+    return str(FOLDER / f"{combination.framework}_{kind}.py")
+
+
+def code_lines(path):
+    """Return the lines of a script without its docstring, imports and blank lines."""
+    text = path.read_text()
+    tree = ast.parse(text)
+    apart = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    if ast.get_docstring(tree):
+        apart.append(tree.body[0])
+    skipped = {number for node in apart for number in range(node.lineno, node.end_lineno + 1)}
+    return [line for number, line in enumerate(text.splitlines(), 1) if line.strip() and number not in skipped]
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf", "keras"])
+def test_at_most_eight_lines_differ_beside_imports(framework):
+    before, after = (code_lines(FOLDER / f"{framework}_{kind}.py") for kind in ("serial", "hvdkit"))
+    opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    changed = [max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in opcodes if kind != "equal"]
+    assert 0 < sum(changed) <= MOST_LINES
+    assert len(after) - len(before) >= 0
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Run a command in a folder of its own, once per session; return its losses by label and the weights it left."""
+    done = {}
+
+    def of(combination, *command):
+        env = dict(combination.env)
+        key = (*command, *env.items())
+        if key not in done:
+            folder = tmp_path_factory.mktemp("convert")
+            printed = succeed(*command, env=env, cwd=folder).stdout
+            if combination.framework == "torch":
+                succeed("python", "-c", TORCH_TO_NUMPY, cwd=folder)
+            losses = {}
+            for label, loss in re.findall(r"^(?:\[(\d)\] )?epoch \d: loss (\S+)$", printed, re.MULTILINE):
+                losses.setdefault(label, []).append(loss)
+            done[key] = losses, weights_in(folder / "weights.npz")
+        return done[key]
+
+    return of
+
+
+def weights_in(path):
+    """Return the model's weights; a file of hvdkit holds the optimizer's and the state too, a serial one does not."""
+    with np.load(path, allow_pickle=False) as file:
+        names = [name for name in file.files if name.startswith("model/")] or file.files
+        return [file[name] for name in names]
+
+
+def flat(weights):
+    return np.concatenate([array.ravel() for array in weights]).astype(np.float64)
+
+
+@pytest.mark.parametrize("combination", one_process())
+def test_one_process_is_the_serial_script_bit_for_bit(combination, trained):
+    plain_losses, plain = trained(combination, "python", script(combination, "serial"), "64", "0.01")
+    losses, weights = trained(combination, "python", script(combination, "hvdkit"), "64", "0.01")
+    assert len(plain_losses[""]) == 2
+    assert losses == plain_losses
+    assert len(weights) == len(plain) == 4
+    for ours, theirs in zip(weights, plain, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("combination", one_engine_each([*every(), *keras_elsewhere()]))
+def test_two_processes_with_half_the_batch_are_the_serial_script(combination, trained):
+    serial = script(combination, "serial")
+    losses, after = trained(combination, "python", serial, "128", "0.02")
+    _, start = trained(combination, "python", serial, "128", "0")
+    both, weights = trained(combination, *hvdkit_run(combination, script(combination, "hvdkit"), "64", "0.01"))
+    assert set(both) == {"0", "1"}
+    assert both["0"] == both["1"]
+    assert [float(loss) for loss in both["0"]] == pytest.approx([float(loss) for loss in losses[""]], rel=1e-4)
+    w_1, w_0, w_n = flat(after), flat(start), flat(weights)
+    assert np.linalg.norm(w_n - w_1) / np.linalg.norm(w_1 - w_0) <= BAND
