@@ -80,6 +80,7 @@ def _horovod(job: Job) -> list[str]:
 
 
 def _controller(job: Job) -> str:
+    horovod_info.check_controllers()
     if job.controller is None:
         return "mpi" if horovod_info.gloo_built() is False else "gloo"
     if job.controller == "mpi" and horovod_info.mpi_built() is False:
