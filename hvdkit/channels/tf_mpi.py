@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hvdkit.engines.mpi import MpiEngine
 
 
 class TfMpiChannel(Channel):
-    """Sums on the host, in a stateful function, so that all ranks keep the order of the graph."""
+    """Sums on the host, one after another in the order of the program."""
 
     fp16 = False
 
@@ -21,10 +22,12 @@ class TfMpiChannel(Channel):
         assert isinstance(engine, MpiEngine)
         super().__init__(engine)
         self._communicator = engine.communicator.Dup()
+        with tf.init_scope():
+            self._turn = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def start_allreduce(self, flat: Any) -> Any:
         """Return the sum."""
-        total = tf.numpy_function(self._sum, [flat], flat.dtype, stateful=True)
+        total = self._host_call(self._sum, flat)
         total.set_shape(flat.shape)
         return total
 
@@ -34,9 +37,22 @@ class TfMpiChannel(Channel):
 
     def allgather(self, tensor: Any) -> Any:
         """Concatenate tensors of all ranks along the first axis."""
-        joined = tf.numpy_function(self.engine.allgather, [tensor], tensor.dtype, stateful=True)
+        joined = self._host_call(self.engine.allgather, tensor)
         joined.set_shape([None, *tensor.shape[1:]])
         return joined
+
+    def _host_call(self, call: Callable[[Any], Any], tensor: Any) -> Any:
+        """Call a function on the host.
+
+        TensorFlow orders uses of one variable, but not host calls, which would meet those of other ranks crosswise.
+        """
+        if tf.executing_eagerly():
+            return tf.numpy_function(call, [tensor], tensor.dtype)
+        turn = self._turn.read_value()
+        result = tf.numpy_function(lambda value, _: call(value), [tensor, turn], tensor.dtype)
+        with tf.control_dependencies([result]):
+            self._turn.assign(1 - turn)
+        return result
 
     def _sum(self, flat: Any) -> Any:
         from mpi4py import MPI

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvdkit.keras.sharding import needs_weights
+from hvdkit.keras_objects.weights import needs_weights, sample_weights
 from hvdkit.plan import MicroBatch, ShardPlan
 
 
@@ -40,7 +40,7 @@ class ArrayBatches(keras.utils.PyDataset):
         batch = (self._x[part.indices], self._y[part.indices])
         if not self.hvdkit_weighted:
             return batch
-        return (*batch, np.full(len(part.indices), part.weight, np.float32))
+        return (*batch, sample_weights(part, self._plan))
 
 
 def shard(data: Any, plan: ShardPlan, rank: int) -> ArrayBatches:

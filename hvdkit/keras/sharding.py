@@ -74,10 +74,3 @@ def evaluation_batches(data: Any, batch_size: int) -> Any:
 def steps(batches: Any) -> int:
     """Return the optimizer updates per epoch."""
     return int(batches.hvdkit_steps)
-
-
-def needs_weights(plan: ShardPlan) -> bool:
-    """Say whether batches must carry weights: a rank repeats a sample, or passes of an update differ in length."""
-    rest = plan.samples - (plan.steps - 1) * plan.global_batch
-    uneven = 0 < rest < plan.global_batch and plan.uneven == "exact"
-    return uneven and (plan.accumulate > 1 or rest < plan.size or rest % (plan.size * plan.batch_size) < plan.size)

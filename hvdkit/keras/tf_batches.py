@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from hvdkit import world as worlds
 from hvdkit.errors import RecipeError
-from hvdkit.keras.sharding import needs_weights
 from hvdkit.keras_objects.tf_datasets import (
     Sharded,
     check_pair,
@@ -18,6 +17,7 @@ from hvdkit.keras_objects.tf_datasets import (
     take_evaluation,
 )
 from hvdkit.keras_objects.versions import is_keras3
+from hvdkit.keras_objects.weights import needs_weights
 from hvdkit.plan import ShardPlan
 
 

@@ -11,6 +11,7 @@ from hvdkit.errors import DataError, RecipeError
 from hvdkit.keras.callbacks import MetricAverageCallback
 from hvdkit.keras.sharding import evaluation_batches
 from hvdkit.keras.synchronising import broadcast
+from hvdkit.keras_objects.counting import show_unweighted
 from hvdkit.keras_objects.files import SUFFIX, average_statistics, restore, save
 from hvdkit.keras_objects.models import build_loss, check_outputs
 from hvdkit.keras_objects.optimizers import set_rate
@@ -39,6 +40,8 @@ class KerasTrainer(Trainer):
             # the reduction is a host call, which XLA on TensorFlow cannot compile
             **({"jit_compile": False} if library() == "tf" else {}),
         )
+        if weighted and self.accumulate > 1:
+            show_unweighted(self.model)
         build(self.model, self.optimizer)
         if library() == "jax":
             self._fix_rate()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from hvdkit import world as worlds
-from hvdkit.channels import open_channel
 from hvdkit.errors import RecipeError
-from hvdkit.keras_objects.reduction import Reduction
-from hvdkit.keras_objects.versions import accumulate_in, before_clipping, check_optimizer, library
+from hvdkit.keras_objects.counting import note_samples
+from hvdkit.keras_objects.reduction import Reduction, shared_channel
+from hvdkit.keras_objects.versions import accumulate_in, before_clipping, check_optimizer
 
 _MARK = "_hvdkit_reduction"
 
@@ -37,7 +35,7 @@ def distribute_optimizer(
     check_arguments(compression, accumulate, clip_norm)
     if reduction_of(optimizer) is not None:
         raise RecipeError("this optimizer is distributed already; call distribute once for each optimizer")
-    channel = open_channel(worlds.current(), library())
+    channel = shared_channel()
     channel.check_compression(compression)
     if accumulate > 1:
         accumulate_in(optimizer, accumulate)
@@ -46,7 +44,7 @@ def distribute_optimizer(
     if channel.size > 1 or clip_norm is not None:
         before_clipping(optimizer, reduction)
     if model is not None and count_samples and accumulate == 1 and channel.size > 1:
-        _count_samples(model, reduction)
+        note_samples(model, reduction)
     return optimizer
 
 
@@ -68,32 +66,3 @@ def check_arguments(compression: str, accumulate: int, clip_norm: float | None) 
         raise RecipeError(f"accumulate is {accumulate!r}; it must be a whole number >= 1")
     if clip_norm is not None and not clip_norm > 0:
         raise RecipeError(f"clip_norm is {clip_norm!r}; it must be > 0 or None")
-
-
-def _count_samples(model: Any, reduction: Reduction) -> None:
-    """Let the model's loss note the number of samples of each batch."""
-    compute_loss = model.compute_loss
-
-    @functools.wraps(compute_loss)
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        reduction.note(_samples(kwargs.get("y_pred"), kwargs.get("sample_weight")))
-        return compute_loss(*args, **kwargs)
-
-    object.__setattr__(model, "compute_loss", noting)
-
-
-def _samples(outputs: Any, sample_weight: Any) -> Any:
-    """Return the length of a batch; 0 where all its samples weigh nothing, as in one that a rank only repeats."""
-    while isinstance(outputs, (list, tuple, dict)):
-        outputs = next(iter(outputs.values() if isinstance(outputs, dict) else outputs))
-    if library() != "tf":
-        return None if outputs is None else int(outputs.shape[0])
-    import tensorflow as tf
-
-    if outputs is None:
-        return None
-    length = outputs.shape[0] if outputs.shape[0] is not None else tf.shape(outputs)[0]
-    if sample_weight is None:
-        return length
-    counted = tf.cast(tf.reduce_any(tf.not_equal(sample_weight, 0)), tf.float32)
-    return tf.cast(length, tf.float32) * counted

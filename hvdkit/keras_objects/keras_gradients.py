@@ -20,6 +20,21 @@ def scalar(value: Any) -> Any:
     return ops.cast(value, "float32")
 
 
+def length(outputs: Any) -> Any:
+    """Return the number of samples in a batch."""
+    return int(outputs.shape[0])
+
+
+def any_weight(weights: Any) -> Any:
+    """Return 1.0 if any sample counts, else 0.0: a rank without a sample repeats one that does not."""
+    return scalar(ops.any(ops.not_equal(weights, 0)))
+
+
+def largest(weights: Any) -> Any:
+    """Return the largest weight."""
+    return scalar(ops.max(weights))
+
+
 def flatten(gradients: list[Any], count: Any) -> Any:
     """Join gradients times ``count``, and the count itself, into one tensor; without a count, the gradients alone."""
     dtype = "float64" if any("float64" in str(gradient.dtype) for gradient in gradients) else "float32"

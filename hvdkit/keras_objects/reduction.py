@@ -5,8 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from hvdkit import world as worlds
+from hvdkit.channels import open_channel
 from hvdkit.channels.base import Channel
+from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.versions import library
+
+_CHANNEL = "_keras_channel"
+REDUCED = "_hvdkit_reduced"
 
 
 class Reduction:
@@ -23,11 +29,15 @@ class Reduction:
     def __init__(self, channel: Channel, compression: str = "none", clip_norm: float | None = None) -> None:
         self._channel = channel
         self._compression, self._clip_norm = compression, clip_norm
-        self._math = _math(library())
+        self._math = gradient_math()
         self.count: Any = None
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
         """Return the reduced and clipped gradients; None stays None."""
+        if any(getattr(gradient, REDUCED, False) for gradient in gradients):
+            raise RecipeError(
+                "these gradients come from a distributed tape, and the optimizer is distributed too; take one of them"
+            )
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         reduced = list(gradients)
         if self._channel.size > 1 and present:
@@ -39,10 +49,6 @@ class Reduction:
             for i, gradient in zip(present, clipped, strict=True):
                 reduced[i] = gradient
         return reduced
-
-    def note(self, count: Any) -> None:
-        """Note how many samples stand behind the next gradients."""
-        self.count = count
 
     def _average(self, gradients: list[Any]) -> list[Any]:
         math = self._math
@@ -69,9 +75,20 @@ class Reduction:
         return flat[:-1] / flat[-1], flat[-1]
 
 
+def shared_channel() -> Channel:
+    """Return the one channel of this job; tapes come and go with every step, but to open a channel takes all ranks."""
+    world = worlds.current()
+    channel: Channel | None = getattr(world, _CHANNEL, None)
+    if channel is None:
+        channel = open_channel(world, library())
+        setattr(world, _CHANNEL, channel)
+    return channel
+
+
 @functools.cache
-def _math(name: str) -> Any:
-    if name == "tf":
+def gradient_math() -> Any:
+    """Return the module of tensor arithmetic for the library that Keras runs on."""
+    if library() == "tf":
         from hvdkit.keras_objects import tf_gradients
 
         return tf_gradients

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdkit.errors import DataError, RecipeError
+from hvdkit.keras_objects.weights import sample_weights
 from hvdkit.plan import MicroBatch, ShardPlan
 from hvdkit.world import World
 
@@ -48,7 +49,7 @@ def shard_arrays(data: Any, plan: ShardPlan, rank: int, prefetch: int, weighted:
     def batches() -> Iterator[Any]:
         for part in sharded.parts():
             batch = (x[part.indices], y[part.indices])
-            yield (*batch, np.full(len(part.indices), part.weight, np.float32)) if weighted else batch
+            yield (*batch, sample_weights(part, plan)) if weighted else batch
         sharded.epoch += 1
 
     signature = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in (x, y)]

@@ -19,6 +19,21 @@ def scalar(value: Any, dtype: Any = tf.float32) -> Any:
     return tf.cast(value, dtype)
 
 
+def length(outputs: Any) -> Any:
+    """Return the number of samples in a batch, as float32."""
+    return scalar(outputs.shape[0] if outputs.shape[0] is not None else tf.shape(outputs)[0])
+
+
+def any_weight(weights: Any) -> Any:
+    """Return 1.0 if any sample counts, else 0.0: a rank without a sample repeats one that does not."""
+    return scalar(tf.reduce_any(tf.not_equal(weights, 0)))
+
+
+def largest(weights: Any) -> Any:
+    """Return the largest weight, as float32."""
+    return scalar(tf.reduce_max(weights))
+
+
 def flatten(gradients: list[Any], count: Any) -> Any:
     """Join gradients times ``count``, and the count itself, into one tensor; without a count, the gradients alone.
 
@@ -58,18 +73,17 @@ def single(flat: Any) -> Any:
 
 
 def gather_sparse(channel: Any, gradient: Any, count: Any, total: Any) -> Any:
-    """Gather rows and indices of all ranks, weighted, and add rows of the same index."""
+    """Gather rows and indices of all ranks, weighted; a row may come several times, as in one large batch."""
     weight = scalar(count, gradient.dtype) / tf.cast(total, gradient.dtype)
     values = channel.allgather(gradient.values * weight)
     with tf.control_dependencies([values]):
         indices = channel.allgather(gradient.indices)
-    rows, positions = tf.unique(indices)
-    summed = tf.math.unsorted_segment_sum(values, positions, tf.size(rows))
-    return tf.IndexedSlices(summed, rows, gradient.dense_shape)
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
 def clip(gradients: list[Any], limit: float) -> list[Any]:
-    """Scale gradients by min(1, limit / norm); sparse ones have distinct rows here."""
+    """Scale gradients by min(1, limit / norm)."""
+    gradients = [_distinct(gradient) if is_sparse(gradient) else gradient for gradient in gradients]
     factor = tf.minimum(1.0, limit / tf.linalg.global_norm(gradients))
     return [
         tf.IndexedSlices(gradient.values * tf.cast(factor, gradient.dtype), gradient.indices, gradient.dense_shape)
@@ -77,3 +91,10 @@ def clip(gradients: list[Any], limit: float) -> list[Any]:
         else gradient * tf.cast(factor, gradient.dtype)
         for gradient in gradients
     ]
+
+
+def _distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Add up rows of the same index, without which the norm would be another."""
+    rows, positions = tf.unique(gradient.indices)
+    summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
+    return tf.IndexedSlices(summed, rows, gradient.dense_shape)

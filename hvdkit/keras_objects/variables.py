@@ -13,14 +13,28 @@ from hvdkit.world import World
 
 
 def model_variables(model: Any) -> dict[str, Any]:
-    """Return all variables of a model but the states of its random generators, in order, with unique names."""
+    """Return all variables of a model but the states of its random generators, in order, with unique names.
+
+    A plain list of variables does as a model too, and as an optimizer.
+    """
+    if isinstance(model, (list, tuple)):
+        return _named("model", list(model))
     seeds = {id(variable) for variable in seed_variables(model)}
     return _named("model", [variable for variable in model.variables if id(variable) not in seeds])
 
 
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     """Return all variables of an optimizer: slots, iterations and learning rate."""
-    return _named("optimizer", list(optimizer.variables))
+    return _named("optimizer", list(optimizer if isinstance(optimizer, (list, tuple)) else optimizer.variables))
+
+
+def shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
+    """Return what all ranks share, the optimizer's first, which are created without a step if need be."""
+    variables: dict[str, Any] = {}
+    if optimizer is not None:
+        build(model, optimizer)
+        variables |= optimizer_variables(optimizer)
+    return variables | model_variables(model)
 
 
 def _named(prefix: str, variables: list[Any]) -> dict[str, Any]:
@@ -54,6 +68,8 @@ def write(variables: dict[str, Any], arrays: Arrays, source: str) -> None:
 
 def build(model: Any, optimizer: Any) -> None:
     """Create the optimizer's variables, without a step."""
+    if isinstance(optimizer, (list, tuple)):
+        return
     if not getattr(optimizer, "built", False) or not is_keras3():
         optimizer.build(model.trainable_variables)
 
@@ -65,11 +81,7 @@ def broadcast(world: World, model: Any, optimizer: Any, root: int) -> None:
         ModelError: The variables differ between ranks; the message names the first.
         CollectiveError: There is no such rank.
     """
-    variables: dict[str, Any] = {}
-    if optimizer is not None:
-        build(model, optimizer)
-        variables |= optimizer_variables(optimizer)
-    variables |= model_variables(model)
+    variables = shared_variables(model, optimizer)
     received = broadcast_arrays(world, read(variables), root)
     if world.size == 1:
         return
@@ -83,7 +95,7 @@ def _separate_random_state(world: World, model: Any) -> None:
     """Seed ranks but the first anew: with dropout masks of their own, not copies of rank 0's."""
     if world.rank == 0:
         return
-    for variable in seed_variables(model):
+    for variable in [] if isinstance(model, (list, tuple)) else seed_variables(model):
         state = to_numpy(variable)
         state[0] += world.rank
         variable.assign(state)

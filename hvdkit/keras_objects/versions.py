@@ -108,6 +108,13 @@ def seed_variables(model: Any) -> list[Any]:
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
 
 
+def loss_tracker(model: Any) -> Any:
+    """Return the metric in which ``fit`` averages the loss; None before ``compile``."""
+    if is_keras3():
+        return getattr(model, "_loss_tracker", None)
+    return getattr(getattr(model, "compiled_loss", None), "_total_loss_mean", None)
+
+
 def name_of(variable: Any) -> str:
     """Return a variable's full name."""
     return str(getattr(variable, "path", None) or variable.name)

@@ -6,11 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdkit import world as worlds
-from hvdkit.channels import open_channel
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.distribution import check_arguments, distribute_optimizer
-from hvdkit.keras_objects.reduction import Reduction
+from hvdkit.keras_objects.reduction import REDUCED, Reduction, shared_channel
 
 
 def distribute(
@@ -66,14 +64,18 @@ def _distribute_tape(tape: tf.GradientTape, compression: str, clip_norm: float |
     check_arguments(compression, 1, clip_norm)
     if hasattr(tape, "_hvdkit_reduction"):
         raise RecipeError("this tape is distributed already; call distribute once for each tape")
-    channel = open_channel(worlds.current(), "tf")
+    channel = shared_channel()
     channel.check_compression(compression)
     reduction = Reduction(channel, compression, clip_norm)
     gradient = tape.gradient
 
     def reduced(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = gradient(target, sources, *args, **kwargs)
-        return tf.nest.pack_sequence_as(sources, reduction(tf.nest.flatten(gradients)))
+        averaged = reduction(tf.nest.flatten(gradients))
+        for entry in averaged:
+            if entry is not None:
+                setattr(entry, REDUCED, True)
+        return tf.nest.pack_sequence_as(sources, averaged)
 
     tape._hvdkit_reduction = reduction
     tape.gradient = reduced

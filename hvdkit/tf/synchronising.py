@@ -7,9 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from hvdkit import world as worlds
+from hvdkit.arrays import broadcast_arrays
 from hvdkit.keras_objects import variables
+from hvdkit.keras_objects.versions import seed_variables
+from hvdkit.world import World
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     """Step 6: give every rank the variables of ``root``, optimizer first and weights last.
 
@@ -24,12 +28,24 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     Raises:
         ModelError: The variables differ between ranks; the message names the first.
     """
-    world = worlds.current()
     if tf.inside_function():
-        tf.py_function(lambda: _now(model, optimizer, root), [], [])
-        return
-    variables.broadcast(world, model, optimizer, root)
+        _in_graph(worlds.current(), model, optimizer, root)
+    else:
+        variables.broadcast(worlds.current(), model, optimizer, root)
 
 
-def _now(model: Any, optimizer: Any, root: int) -> None:
-    variables.broadcast(worlds.current(), model, optimizer, root)
+def _in_graph(world: World, model: Any, optimizer: Any, root: int) -> None:
+    """Broadcast in a graph, where inputs and assignments keep the place of this call in the program."""
+    shared = variables.shared_variables(model, optimizer)
+    current = [tf.convert_to_tensor(variable) for variable in shared.values()]
+
+    def exchange(*arrays: Any) -> list[Any]:
+        return list(broadcast_arrays(world, dict(zip(shared, arrays, strict=True)), root).values())
+
+    received = tf.numpy_function(exchange, current, [value.dtype for value in current])
+    for variable, before, value in zip(shared.values(), current, received, strict=True):
+        value.set_shape(before.shape)
+        variable.assign(value)
+    if world.rank and not isinstance(model, (list, tuple)):
+        for state in seed_variables(model):
+            state.assign(state + tf.one_hot(0, state.shape[0], on_value=world.rank, dtype=state.dtype))

@@ -64,7 +64,7 @@ class TfTrainer(LoopTrainer):
             self._unchecked = False
             check_outputs(self.model(x[:64]).numpy(), y, named_loss=True)
         set_rate(self.optimizer, self.rates.at(self.global_step))
-        values = self._train_step(x, y, tf.constant(weight, tf.float32))
+        values = self._train_step(x, y, tf.constant(weight, tf.float64))
         for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):
             sums.add(name, float(value) * count, count)
 

@@ -1,0 +1,21 @@
+"""Weights of samples in batches that ``fit`` cannot weight by their length alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdkit.plan import MicroBatch, ShardPlan
+
+
+def needs_weights(plan: ShardPlan) -> bool:
+    """Say whether batches must carry weights: a rank repeats a sample, or passes of an update differ in length."""
+    rest = plan.samples - (plan.steps - 1) * plan.global_batch
+    uneven = 0 < rest < plan.global_batch and plan.uneven == "exact"
+    return uneven and (plan.accumulate > 1 or rest < plan.size)
+
+
+def sample_weights(part: MicroBatch, plan: ShardPlan) -> NDArray[np.float32]:
+    """Return one weight per sample: 1, or 0 for a repeated one; with several passes per update the batch's weight."""
+    weight = part.weight if plan.accumulate > 1 else float(part.weight > 0)
+    return np.full(len(part.indices), weight, np.float32)
