@@ -36,7 +36,8 @@ def training_func(framework, data_dir):
     loss = trainer.fit().values("loss")[-1]
     return [trainer.world.rank, trainer.world.size, trainer.world.engine.name, loss]
 
-print("results:", horovod.run(training_func, args=(sys.argv[1], sys.argv[2]), np=2))
+if __name__ == "__main__":
+    print("results:", horovod.run(training_func, args=(sys.argv[1], sys.argv[2]), np=2))
 """
 
 
