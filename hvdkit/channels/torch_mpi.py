@@ -32,14 +32,16 @@ class TorchMpiChannel(Channel):
             raise EngineError("engine 'mpi' carries CPU tensors only; use engine 'torch' or 'horovod' on GPUs")
         from mpi4py import MPI
 
-        return flat, self._communicator.Iallreduce(MPI.IN_PLACE, flat.numpy())
+        # MPI knows no number of 16 bits
+        wide = flat.float() if flat.dtype in (torch.bfloat16, torch.float16) else flat
+        return flat, wide, self._communicator.Iallreduce(MPI.IN_PLACE, wide.numpy())
 
     def wait(self, handle: Any) -> Any:
         """Return the summed tensor."""
-        flat, request = handle
+        flat, wide, request = handle
         with self.engine.waiting("the reduction of gradients"):
             request.Wait()
-        return flat
+        return flat if wide is flat else flat.copy_(wide)
 
     def allgather(self, tensor: Any) -> Any:
         """Concatenate tensors of all ranks along the first axis."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from hvdkit.channels import open_channel
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.torch.reducer import Reducer
 from hvdkit.torch.tensors import kind
+from hvdkit.world import World
 
 _reducers: weakref.WeakKeyDictionary[torch.optim.Optimizer, Reducer | None] = weakref.WeakKeyDictionary()
 
@@ -53,10 +55,8 @@ def distribute(
         channel.check_compression(compression)
         reducer = Reducer(world, channel, named, _sparse(model), accumulate=accumulate, compression=compression)
         _reducers[optimizer] = reducer
-        optimizer.register_step_pre_hook(lambda *_: reducer.before_step())
-    if clip_norm is not None:
-        limit = clip_norm
-        optimizer.register_step_pre_hook(lambda *_: clip(list(named.values()), limit))
+    if _reducers[optimizer] is not None or clip_norm is not None:
+        optimizer.register_step_pre_hook(_step_hook(world, _reducers[optimizer], list(named.values()), clip_norm))
     return optimizer
 
 
@@ -69,6 +69,32 @@ def reducer_of(optimizer: torch.optim.Optimizer) -> Reducer | None:
     if optimizer not in _reducers:
         raise RecipeError("this optimizer is not distributed; call hvdkit.torch.distribute(optimizer, model) first")
     return _reducers[optimizer]
+
+
+def _step_hook(
+    world: World, reducer: Reducer | None, parameters: list[torch.nn.Parameter], clip_norm: float | None
+) -> Callable[..., Any]:
+    """Return what runs before ``step()``, or at the end of each call of its closure, whose loss is averaged too."""
+
+    def prepare() -> None:
+        if reducer is not None:
+            reducer.before_step()
+        if clip_norm is not None:
+            clip(parameters, clip_norm)
+
+    def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return prepare()
+
+        def averaged() -> Any:
+            loss = closure()
+            prepare()
+            return loss if loss is None else torch.full_like(torch.as_tensor(loss), world.allreduce(float(loss)).item())
+
+        return (args[0], averaged, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
+
+    return hook
 
 
 def clip(parameters: list[torch.nn.Parameter], limit: float) -> None:

@@ -130,3 +130,67 @@ def test_gradients_are_reduced_when_backward_returns(ranks):
         assert same
         assert plain
         assert gradient.tolist() == [[1.5, 1.5]]
+
+
+@pytest.mark.parametrize("kind", ["LBFGS", "SGD"])
+@pytest.mark.parametrize("ranks", ENGINES, indirect=True)
+def test_losses_of_closures_are_averaged_so_that_line_searches_agree(ranks, kind):
+    def body():
+        import torch
+        from torch.nn.functional import cross_entropy
+        from torch_cases import clip, digest, distance, flat, mlp, rank, samples
+
+        import hvdkit.torch as hk
+
+        def make(seed):
+            model = mlp(seed=seed)
+            options = {"line_search_fn": "strong_wolfe", "max_iter": 5} if kind == "LBFGS" else {}
+            return model, getattr(torch.optim, kind)(model.parameters(), lr=0.3, **options)
+
+        (model, optimizer), (reference, plain) = make(rank()), make(0)
+        start = flat(reference)
+        hk.distribute(optimizer, model, clip_norm=0.5)
+        hk.broadcast(model, optimizer)
+        x, y = (torch.from_numpy(part) for part in samples(16))
+        half = slice(8 * rank(), 8 * rank() + 8)
+
+        def ours():
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x[half]), y[half])
+            loss.backward()
+            return loss
+
+        def whole():
+            plain.zero_grad()
+            loss = cross_entropy(reference(x), y)
+            loss.backward()
+            clip(reference, 0.5)
+            return loss
+
+        losses = [(float(optimizer.step(closure=ours)), float(plain.step(whole))) for _ in range(4)]
+        return distance(model, reference, start), digest(model), losses
+
+    (distance, bits, losses), (_, others, other_losses) = ranks.run(body)
+    assert bits == others
+    assert losses == other_losses
+    assert [mine for mine, _ in losses] == pytest.approx([single for _, single in losses], rel=1e-6)
+    assert distance < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize("ranks", on("torch", engines=("torch", "mpi")), indirect=True)
+def test_models_in_half_precision_are_reduced(ranks, kind):
+    def body():
+        import torch
+        from torch_cases import rank
+
+        import hvdkit.torch as hk
+
+        model = torch.nn.Linear(2, 1, bias=False, dtype=getattr(torch, kind))
+        hk.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+        model(torch.full((1, 2), rank() + 1.0, dtype=getattr(torch, kind))).sum().backward()
+        return model.weight.grad.float(), str(model.weight.grad.dtype)
+
+    for gradient, dtype in ranks.run(body):
+        assert gradient.tolist() == [[1.5, 1.5]]
+        assert dtype == f"torch.{kind}"
