@@ -64,7 +64,9 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
             accumulate=settings.accumulate,
             clip_norm=settings.clip_norm,
         )
-    setup = Setup(recipe, world, device, batches, data.validation, rates, model, optimizer, batch_size, started)
+    setup = Setup(
+        backend, recipe, world, device, batches, data.validation, rates, model, optimizer, batch_size, started
+    )
     trainer = backend.make_trainer(setup)
     if recipe.broadcast is not None and recipe.broadcast.when == "before_first_step":
         _check_root(recipe.broadcast.root, world)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hvdkit.checkpoint import batch_for
+from hvdkit.errors import DataError
 from hvdkit.metrics import Sums
 from hvdkit.observers import CheckpointWriter, History, Observer, Progress, Record
 from hvdkit.plan import LearningRate
 from hvdkit.recipe import Recipe
 from hvdkit.world import World
 
+if TYPE_CHECKING:
+    from hvdkit.protocol import Backend
+
 
 @dataclass(frozen=True)
 class Setup:
     """What the eight steps have made of a recipe."""
 
+    backend: Backend
     recipe: Recipe
     world: World
     device: str
@@ -45,7 +51,6 @@ class Trainer(ABC):
     """
 
     framework: ClassVar[str]
-    suffix: ClassVar[str]
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -93,9 +98,20 @@ class Trainer(ABC):
     def _run_epochs(self, last: int) -> None:
         """Train the epochs from ``self.epoch`` to ``last``, calling the ``_begin``/``_end`` methods below."""
 
-    @abstractmethod
     def evaluate(self, data: Any = None) -> dict[str, float]:
-        """Return the loss and metrics over ``data`` (the validation data if None), over all ranks, by counts."""
+        """Return the loss and metrics over ``data`` (the validation data if None), over all ranks, by counts.
+
+        Raises:
+            DataError: There are no data.
+        """
+        data = self._setup.validation if data is None else data
+        if data is None:
+            raise DataError("there are no validation data; give Data(validation=...) or evaluate(data)")
+        return self._evaluate(data)
+
+    @abstractmethod
+    def _evaluate(self, data: Any) -> dict[str, float]:
+        """Evaluate on data of the framework's or neutral arrays."""
 
     @abstractmethod
     def predict(self, inputs: Any) -> Any:
@@ -105,13 +121,18 @@ class Trainer(ABC):
     def step(self, batch: Any) -> dict[str, float]:
         """Do one update on this rank's batch ``(x, y)``; return this rank's loss."""
 
-    @abstractmethod
+    @property
+    def suffix(self) -> str:
+        """The ending of this framework's checkpoint files."""
+        return self._setup.backend.SUFFIX
+
     def save(self, path: str) -> None:
         """Write model, optimizer and position on rank 0; called by all ranks."""
+        self._setup.backend.save(path, self.model, self.optimizer, **self._position())
 
-    @abstractmethod
     def restore(self, path: str) -> None:
         """Continue from a file that rank 0 sees; called by all ranks."""
+        self._take_position(self._setup.backend.restore(path, self.model, self.optimizer))
 
     @abstractmethod
     def weights(self) -> dict[str, Any]:
@@ -153,6 +174,9 @@ class Trainer(ABC):
         return time.perf_counter()
 
     def _end_step(self) -> None:
+        late = self.recipe.broadcast
+        if self.global_step == 0 and late is not None and late.when == "after_first_step":
+            self._setup.backend.broadcast(self.model, self.optimizer, late.root)
         self.global_step += 1
         self._announce("on_step_end")
 
@@ -219,6 +243,13 @@ class LoopTrainer(Trainer):
 
     def _over_ranks(self, sums: Sums) -> Sums:
         return sums.over_ranks(self.world) if self.recipe.average is not None else sums
+
+    def _evaluation_batches(self, data: Any) -> Iterator[Any]:
+        """Yield this rank's part of validation data, in order, each sample on one rank only."""
+        batches = self._setup.backend.shard(data, self._setup.batch_size, shuffle=False)
+        for batch in batches:
+            if batches.count:
+                yield batch
 
     @abstractmethod
     def _train_epoch(self) -> Sums:

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvdkit.errors import DataError, RecipeError
+from hvdkit.errors import RecipeError
 from hvdkit.keras.callbacks import MetricAverageCallback
 from hvdkit.keras.sharding import evaluation_batches
-from hvdkit.keras.synchronising import broadcast
 from hvdkit.keras_objects.counting import show_unweighted
-from hvdkit.keras_objects.files import SUFFIX, average_statistics, restore, save
+from hvdkit.keras_objects.files import average_statistics
 from hvdkit.keras_objects.models import build_loss, check_outputs
 from hvdkit.keras_objects.optimizers import set_rate
 from hvdkit.keras_objects.variables import build, model_variables, read, to_numpy
@@ -24,7 +23,6 @@ class KerasTrainer(Trainer):
     """A training run in Keras."""
 
     framework: ClassVar[str] = "keras"
-    suffix: ClassVar[str] = SUFFIX
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -102,9 +100,6 @@ class KerasTrainer(Trainer):
 
     def finish_step(self) -> None:
         """Note that an update is done."""
-        late = self.recipe.broadcast
-        if self.global_step == 0 and late is not None and late.when == "after_first_step":
-            broadcast(self.model, self.optimizer, late.root)
         self._end_step()
 
     def begin_epoch(self) -> float:
@@ -119,11 +114,7 @@ class KerasTrainer(Trainer):
         self._end_epoch(training, validation, self.samples_per_epoch(), spent)
         return self._stop
 
-    def evaluate(self, data: Any = None) -> dict[str, float]:
-        """Return loss and metrics over ``data`` (the validation data if None), over all ranks, by counts."""
-        data = self._setup.validation if data is None else data
-        if data is None:
-            raise DataError("there are no validation data; give Data(validation=...) or evaluate(data)")
+    def _evaluate(self, data: Any) -> dict[str, float]:
         average_statistics(self.model)
         average = MetricAverageCallback()
         batches = evaluation_batches(data, self._setup.batch_size)
@@ -133,14 +124,6 @@ class KerasTrainer(Trainer):
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
         return self.model.predict(np.asarray(inputs), verbose=0)
-
-    def save(self, path: str) -> None:
-        """Write model, optimizer and position on rank 0; called by all ranks."""
-        save(path, self.model, self.optimizer, **self._position())
-
-    def restore(self, path: str) -> None:
-        """Continue from a file that rank 0 sees; called by all ranks."""
-        self._take_position(restore(path, self.model, self.optimizer))
 
     def weights(self) -> dict[str, Any]:
         """Return this rank's variables as named NumPy arrays."""

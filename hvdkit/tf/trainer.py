@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from hvdkit.errors import DataError, ModelError, RecipeError
-from hvdkit.keras_objects.files import SUFFIX, average_statistics, restore, save
+from hvdkit.errors import ModelError, RecipeError
+from hvdkit.keras_objects.files import average_statistics
 from hvdkit.keras_objects.models import build_loss, check_outputs
 from hvdkit.keras_objects.optimizers import set_rate
 from hvdkit.keras_objects.variables import build, model_variables, read
 from hvdkit.metrics import Sums
-from hvdkit.tf.sharding import shard
-from hvdkit.tf.synchronising import broadcast
 from hvdkit.training import LoopTrainer, Setup
 
 
@@ -23,7 +20,6 @@ class TfTrainer(LoopTrainer):
     """A training run in TensorFlow with a loop of its own."""
 
     framework: ClassVar[str] = "tf"
-    suffix: ClassVar[str] = SUFFIX
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -54,7 +50,7 @@ class TfTrainer(LoopTrainer):
         for x, y in self.batches:
             self._pass(x, y, self.batches.weight, self.batches.count, sums)
             if self.batches.last:
-                self._finish_step()
+                self._end_step()
         if np.isnan(sums.means().get("loss", 0.0)) and sums.count("loss"):
             raise ModelError("the training loss is NaN; lower the learning rate or check the data")
         return sums
@@ -68,49 +64,26 @@ class TfTrainer(LoopTrainer):
         for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):
             sums.add(name, float(value) * count, count)
 
-    def _finish_step(self) -> None:
-        late = self.recipe.broadcast
-        if self.global_step == 0 and late is not None and late.when == "after_first_step":
-            broadcast(self.model, self.optimizer, late.root)
-        self._end_step()
-
     def step(self, batch: Any) -> dict[str, float]:
         """Do one update on this rank's batch ``(x, y)`` of tensors or arrays; return this rank's loss."""
         sums = Sums()
         x, y = (tf.convert_to_tensor(part) for part in batch)
         self._pass(x, y, 1.0, len(x), sums)
-        self._finish_step()
+        self._end_step()
         return sums.means()
 
-    def evaluate(self, data: Any = None) -> dict[str, float]:
-        """Return loss and metrics over ``data`` (the validation data if None), over all ranks, by counts."""
+    def _evaluate(self, data: Any) -> dict[str, float]:
         average_statistics(self.model)
         sums = Sums()
-        for x, y in self._evaluation_batches(self._setup.validation if data is None else data):
+        for x, y in self._evaluation_batches(data):
             values = self._test_step(x, y)
             for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):
                 sums.add(name, float(value) * len(x), len(x))
         return self._over_ranks(sums).means()
 
-    def _evaluation_batches(self, data: Any) -> Iterator[Any]:
-        if data is None:
-            raise DataError("there are no validation data; give Data(validation=...) or evaluate(data)")
-        batches = shard(data, self._setup.batch_size, shuffle=False)
-        for batch in batches:
-            if batches.count:
-                yield batch
-
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
         return self.model(tf.convert_to_tensor(inputs), training=False).numpy()
-
-    def save(self, path: str) -> None:
-        """Write model, optimizer and position on rank 0; called by all ranks."""
-        save(path, self.model, self.optimizer, **self._position())
-
-    def restore(self, path: str) -> None:
-        """Continue from a file that rank 0 sees; called by all ranks."""
-        self._take_position(restore(path, self.model, self.optimizer))
 
     def weights(self) -> dict[str, Any]:
         """Return this rank's variables as named NumPy arrays."""

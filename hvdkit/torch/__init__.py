@@ -4,11 +4,11 @@ from hvdkit.torch.building import build_model, build_optimizer
 from hvdkit.torch.checkpointing import read_state, restore, save
 from hvdkit.torch.devices import default_device, init, pin
 from hvdkit.torch.distribution import distribute
-from hvdkit.torch.metrics import average
-from hvdkit.torch.rates import scale_lr, warmup
+from hvdkit.torch.rates import warmup
 from hvdkit.torch.sharding import shard, steps
 from hvdkit.torch.synchronising import broadcast
 from hvdkit.torch.trainer import make_trainer
+from hvdkit.verbs import average, scale_lr
 
 SUFFIX = "pt"
 

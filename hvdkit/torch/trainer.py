@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,10 +11,9 @@ import torch
 from hvdkit.errors import DataError, ModelError, RecipeError
 from hvdkit.metrics import Sums
 from hvdkit.torch.building import build_loss, refuse_probabilities
-from hvdkit.torch.checkpointing import restore, save
 from hvdkit.torch.rates import set_rate
-from hvdkit.torch.sharding import ArrayDataset, shard
-from hvdkit.torch.synchronising import average_buffers, broadcast
+from hvdkit.torch.sharding import ArrayDataset
+from hvdkit.torch.synchronising import average_buffers
 from hvdkit.torch.tensors import numpy_arrays
 from hvdkit.training import LoopTrainer, Setup
 
@@ -24,7 +22,6 @@ class TorchTrainer(LoopTrainer):
     """A training run in torch."""
 
     framework: ClassVar[str] = "torch"
-    suffix: ClassVar[str] = "pt"
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -68,8 +65,6 @@ class TorchTrainer(LoopTrainer):
         set_rate(self.optimizer, self.rates.at(self.global_step), self._bases)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if self.global_step == 0 and _broadcasts_late(self.recipe):
-            broadcast(self.model, self.optimizer, self.recipe.broadcast.root)  # type: ignore[union-attr]
         self._end_step()
 
     def step(self, batch: Any) -> dict[str, float]:
@@ -81,26 +76,18 @@ class TorchTrainer(LoopTrainer):
         self._update()
         return totals.sums().means()
 
-    def evaluate(self, data: Any = None) -> dict[str, float]:
-        """Return loss and metrics over ``data`` (the validation data if None), over all ranks, by counts."""
+    def _evaluate(self, data: Any) -> dict[str, float]:
         average_buffers(self.model)
         totals = _Totals(self._device)
         self.model.eval()
         with torch.no_grad():
-            for x, y in self._evaluation_batches(self._setup.validation if data is None else data):
+            for batch in self._evaluation_batches(data):
+                x, y = self._on_device(batch)
                 outputs = self.model(x)
                 totals.add("loss", self._loss(outputs, y), len(x))
                 for name, metric in self._metrics:
                     totals.add(name, metric(outputs, y), len(x))
         return self._over_ranks(totals.sums()).means()
-
-    def _evaluation_batches(self, data: Any) -> Iterator[Any]:
-        if data is None:
-            raise DataError("there are no validation data; give Data(validation=...) or evaluate(data)")
-        batches = shard(data, self._setup.batch_size, shuffle=False)
-        for batch in batches:
-            if batches.count:
-                yield self._on_device(batch)
 
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
@@ -108,14 +95,6 @@ class TorchTrainer(LoopTrainer):
         x = torch.from_numpy(np.asarray(inputs))
         with torch.no_grad():
             return self.model((x.permute(0, 3, 1, 2) if x.dim() == 4 else x).to(self._device)).cpu().numpy()
-
-    def save(self, path: str) -> None:
-        """Write model, optimizer and position on rank 0; called by all ranks."""
-        save(path, self.model, self.optimizer, **self._position())
-
-    def restore(self, path: str) -> None:
-        """Continue from a file that rank 0 sees; called by all ranks."""
-        self._take_position(restore(path, self.model, self.optimizer))
 
     def weights(self) -> dict[str, Any]:
         """Return this rank's parameters and buffers as named NumPy arrays."""
@@ -167,10 +146,6 @@ def _check_targets(outputs: torch.Tensor, y: torch.Tensor) -> None:
             f"label {lowest if lowest < 0 else highest} is out of range; the model has {outputs.shape[1]} outputs, "
             f"which allow labels 0 to {outputs.shape[1] - 1}"
         )
-
-
-def _broadcasts_late(recipe: Any) -> bool:
-    return recipe.broadcast is not None and recipe.broadcast.when == "after_first_step"
 
 
 def make_trainer(setup: Setup) -> TorchTrainer:

@@ -1,4 +1,4 @@
-"""Step 8 for TensorFlow and Keras."""
+"""Two of the eight verbs that are the same in every framework."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from typing import Any
 
 from hvdkit import metrics as neutral
 from hvdkit import world as worlds
+from hvdkit.plan import scale_factor
+
+
+def scale_lr(lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
+    """Step 4: scale the learning rate of one process by global batch / batch size.
+
+    Args:
+        lr: The learning rate of one process.
+        rule: ``linear``, ``sqrt``, ``none``, or a callable that takes size * accumulate and returns the factor.
+        accumulate: Micro-batches per update.
+
+    Raises:
+        RecipeError: The rule is unknown.
+    """
+    return lr * scale_factor(rule, worlds.current().size * accumulate)
 
 
 def average(metrics: Any, count: float = 1) -> Any:
@@ -30,6 +45,7 @@ def average(metrics: Any, count: float = 1) -> Any:
 
 
 def _on_host(value: Any) -> Any:
+    """Return a tensor of any framework as an array; anything else as it is."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
+        value = value.detach().double().cpu()
     return value.numpy() if hasattr(value, "numpy") else value

@@ -1,4 +1,4 @@
-"""From a recipe's declarations to Keras objects for ``fit``."""
+"""From a recipe's declarations to Keras objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hvdkit.keras_objects import models, optimizers
 
 
 def build_model(source: Any, seed: int, device: str) -> Any:
-    """Build a model; Keras places it on the device that step 2 has chosen.
+    """Build a model; it lies on the device that step 2 has shown to Keras.
 
     Raises:
         RecipeError: The name is unknown, or the callable returns no Keras model.
