@@ -24,7 +24,8 @@ optimizer = hk.distribute(keras.optimizers.SGD(lr, momentum=0.9), model)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer, loss, jit_compile=False)
 callbacks = [hk.callbacks.BroadcastGlobalVariablesCallback(0), hk.callbacks.MetricAverageCallback()]
-history = model.fit(hk.shard((images, labels), BATCH, shuffle=False), epochs=2, callbacks=callbacks, verbose=0)
+batches = hk.shard((images, labels), BATCH, shuffle=False)
+history = model.fit(batches, epochs=2, shuffle=False, callbacks=callbacks, verbose=0)
 for epoch, mean in enumerate(history.history["loss"]):
     print(f"epoch {epoch + 1}: loss {mean:.6f}")
 

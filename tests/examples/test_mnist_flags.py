@@ -15,11 +15,12 @@ from example_runs import (
     run,
     without_warmup,
 )
-from ranks import Combination, unavailable
+from ranks import on
 
 pytestmark = pytest.mark.timeout(600)
 PLAIN = available(one_process())[:1]
 PAIRS = available([*every(), *keras_elsewhere()])[:1]
+ENGINES = [*on("torch", sizes=(1,)), *on("tf", sizes=(1,)), *on("keras", sizes=(1,), env={"KERAS_BACKEND": "jax"})]
 OPTIMIZERS = ("sgd", "adam", "adamw", "adagrad")
 
 
@@ -117,16 +118,11 @@ def test_lr_scaling_and_warmup(pair):
     assert halfway["epochs"][0]["learning_rate"] == pytest.approx(0.001 + 0.001 * (2**0.5 - 1) / 2)
 
 
-@pytest.mark.parametrize("engine", ["horovod", "torch", "mpi"])
-def test_engine(summary, engine):
-    if not PLAIN:
-        pytest.skip("there is no framework here")
-    one = PLAIN[0]
-    reason = unavailable(Combination(one.framework, engine, 1, one.env))
-    if reason:
-        pytest.skip(reason)
-    assert summary("--engine", engine)["engine"] == engine
-    assert summary()["engine"] == "serial"
+@pytest.mark.parametrize("combination", ENGINES)
+def test_engine(combination, digits, summaries):
+    words = ("--framework", combination.framework, "--data-dir", str(digits), "--epochs", "1")
+    command = ("python", MNIST, *words, *without_warmup(combination), "--engine", combination.engine)
+    assert summaries.of_command(*command, env=dict(combination.env))["engine"] == combination.engine
 
 
 def test_workers_load_the_same_samples(summary, refusal):
