@@ -29,6 +29,7 @@ _HOME = {
     "apply": "hvdkit.assemble",
     "init": "hvdkit.world",
     "run": "hvdkit.launch.function",
+    "verify": "hvdkit.verification.session",
 }
 
 __all__ = ["__version__", *_HOME]
@@ -63,4 +64,5 @@ if TYPE_CHECKING:
     from hvdkit.recipe import Recipe as Recipe
     from hvdkit.recipe import ScaleLR as ScaleLR
     from hvdkit.recipe import Shard as Shard
+    from hvdkit.verification.session import verify as verify
     from hvdkit.world import init as init

@@ -14,6 +14,7 @@ _COMMANDS = {
     "run": "hvdkit.launch.command:run",
     "build-horovod": "hvdkit.horovod_build.command:build_horovod",
     "doctor": "hvdkit.doctor:doctor",
+    "verify": "hvdkit.verification.command:verify_command",
 }
 
 

@@ -1,0 +1,100 @@
+"""What ``hvdkit verify`` has found: checks, exemptions, a table and JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        step: The one of the eight steps whose contract it is.
+        claim: What must hold.
+        passed: Whether it does; None if it was not made.
+        found: What was seen, in words; on a failure the first parameter and update at which it shows.
+        size: The size of the difference, where there is one.
+        limit: The largest that is right.
+        parameter: The first parameter, sample or metric that differs.
+        update: The first update (from 1, 0 for the start) at which it differs.
+    """
+
+    step: str
+    claim: str
+    passed: bool | None
+    found: str
+    size: float | None = None
+    limit: float | None = None
+    parameter: str | None = None
+    update: int | None = None
+
+
+@dataclass
+class Report:
+    """The outcome of a verification.
+
+    Attributes:
+        recipe, framework, engine, processes, updates, dtype: What was verified.
+        checks: In the order of the eight steps' effects.
+        exemptions: What cannot be equal, and why.
+        error: How a run failed, if one did.
+    """
+
+    recipe: str
+    framework: str
+    engine: str
+    processes: int
+    updates: int
+    dtype: str
+    checks: list[Check] = field(default_factory=list)
+    exemptions: list[str] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything holds that was checked."""
+        return self.error is None and all(check.passed is not False for check in self.checks)
+
+    @property
+    def fault(self) -> Check | None:
+        """The first check that failed: its step is the one at fault."""
+        return next((check for check in self.checks if check.passed is False), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers, strings, lists and dicts."""
+        fault = self.fault
+        return {**asdict(self), "passed": self.passed, "fault": None if fault is None else asdict(fault)}
+
+    def as_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def show(self, console: Console) -> None:
+        """Print a table, the exemptions and the verdict."""
+        title = f"{self.recipe}: {self.framework}, {self.processes} processes, engine {self.engine}, "
+        table = Table(title=f"{title}{self.updates} updates, {self.dtype}", title_justify="left")
+        for heading in ("", "step", "what must hold", "found"):
+            table.add_column(heading)
+        marks = {True: "[green]ok[/green]", False: "[red]FAILS[/red]", None: "-"}
+        for check in self.checks:
+            table.add_row(marks[check.passed], check.step, check.claim, check.found)
+        if self.checks:
+            console.print(table)
+        for exemption in self.exemptions:
+            console.print(f"exempt: {exemption}")
+        console.print(self.verdict(), markup=False)
+
+    def verdict(self) -> str:
+        """Return the outcome as one line."""
+        if self.error is not None:
+            return f"failed: {self.error}"
+        fault = self.fault
+        if fault is None:
+            return f"verified: {self.processes} processes compute what one would"
+        return f"failed: step {fault.step!r} is at fault: {fault.found}"

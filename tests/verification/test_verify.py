@@ -1,0 +1,93 @@
+"""``hvdkit verify`` on what is right: the example, a net with short batches, and one with BatchNorm."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import Combination, on
+from verify_runs import MUTANTS_FILE, run_verify
+
+pytestmark = pytest.mark.timeout(400)
+EVERY = [*on("torch", ("torch",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]
+EXACT = "bit for bit the same"
+
+
+def claims(report, step):
+    return [check for check in report["checks"] if check["step"] == step]
+
+
+@pytest.mark.parametrize("combination", EVERY)
+def test_the_example_is_verified(combination):
+    report, finished = run_verify("examples/mnist.py", combination, "--steps", "5")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert report["passed"]
+    assert report["fault"] is None
+    assert report["updates"] == 6
+    steps = {"init", "pin", "broadcast", "shard", "scale_lr", "distribute", "average", "checkpoint"}
+    assert {check["step"] for check in report["checks"] if check["passed"]} == steps
+    assert "weights; about" in finished.stderr
+
+
+@pytest.mark.parametrize("combination", EVERY)
+def test_a_net_with_short_batches_is_verified_against_the_whole_batch(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:recipe", combination, "--steps", "6")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert all(check["passed"] for check in claims(report, "distribute"))
+    assert any("short batches" in check["found"] for check in claims(report, "shard"))
+    if combination.framework == "torch":
+        assert [check["found"] for check in claims(report, "distribute")][1:3] == [EXACT, EXACT]
+
+
+@pytest.mark.parametrize("combination", EVERY)
+def test_local_batchnorm_is_an_exemption_with_a_reason(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:normalised", combination, "--steps", "6")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert any(exemption.startswith("BatchNorm") for exemption in report["exemptions"])
+    left_out = [check for check in report["checks"] if check["passed"] is None]
+    assert all("each rank's own" in check["found"] for check in left_out)
+
+
+@pytest.mark.parametrize("combination", on("torch", ("mpi",), (3,)))
+def test_three_processes_in_double_precision(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:recipe", combination, "--steps", "20", "--dtype", "float64")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert all(check["size"] <= 1e-10 for check in claims(report, "distribute"))
+
+
+def test_the_table_names_a_file_that_is_missing(tmp_path: Path):
+    report, finished = run_verify(str(tmp_path / "none.py"), Combination("torch", "torch", 2))
+    assert report is None
+    assert finished.code == 1
+    assert "does not exist" in finished.stderr
+    assert len(finished.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("combination", on("torch", ("torch",)))
+def test_a_recipe_that_cannot_run_is_one_line(combination, tmp_path: Path):
+    (tmp_path / "broken.py").write_text("import hvdkit\nrecipe = 3\n")
+    report, finished = run_verify(str(tmp_path / "broken.py"), combination)
+    assert finished.code == 1
+    assert report["error"] == "rank 0: 'recipe' is a int, not an hvdkit.Recipe"
+
+
+@pytest.mark.parametrize("combination", on("torch", ("torch",)))
+def test_the_function_gives_the_same_report(combination, tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(MUTANTS_FILE).parent)!r})\n"
+        "import hvdkit, mutants\n"
+        "report = hvdkit.verify(mutants.recipe, 'torch', np=2, steps=6, engine='torch')\n"
+        "print(report.as_json())\n"
+    )
+    from rank_jobs import launch_fresh
+
+    finished = launch_fresh(str(script), timeout=180)
+    assert finished.code == 0, finished.stderr
+    report = json.loads(finished.stdout)
+    assert report["passed"]
+    assert (report["recipe"], report["processes"]) == ("recipe", 2)
+    assert sys.modules.get("torch") is None

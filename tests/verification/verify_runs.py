@@ -1,0 +1,32 @@
+"""``hvdkit verify`` as users start it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rank_jobs import Finished, Job
+from ranks import Combination
+
+ROOT = Path(__file__).parents[2]
+MUTANTS_FILE = str(Path(__file__).with_name("mutants.py"))
+SECONDS = 240.0
+
+
+def run_verify(recipe: str, combination: Combination, *flags: str) -> tuple[Any, Finished]:
+    """Run the command; return its report, None if it wrote none."""
+    command = [sys.executable, "-m", "hvdkit", "verify", recipe, "--framework", combination.framework]
+    command += ["-np", str(combination.size), "--engine", combination.engine, "--json", *flags]
+    options: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    began = time.monotonic()
+    job = Job(command, "serial", 1, dict(combination.env), **options)
+    try:
+        out, err = job.process.communicate(timeout=SECONDS)
+    finally:
+        job.end()
+    finished = Finished(job.process.returncode, out, err, time.monotonic() - began)
+    return (json.loads(out) if out.strip() else None), finished
