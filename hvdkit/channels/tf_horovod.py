@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
 from hvdkit.engines.horovod import HorovodEngine
@@ -16,10 +18,14 @@ class TfHorovodChannel(Channel):
         assert isinstance(engine, HorovodEngine)
         super().__init__(engine)
         self._binding = engine.binding
+        with tf.init_scope():
+            self._length = tf.Variable([-1], trainable=False, dtype=tf.int32)
 
     def start_allreduce(self, flat: Any) -> Any:
         """Return the sum; TensorFlow orders it among the other operations."""
-        return self._binding.allreduce(flat, op=self._binding.Sum)
+        total = self._binding.allreduce(self._changing(flat), op=self._binding.Sum)
+        total.set_shape(flat.shape)
+        return total
 
     def wait(self, handle: Any) -> Any:
         """Return the sum."""
@@ -27,4 +33,16 @@ class TfHorovodChannel(Channel):
 
     def allgather(self, tensor: Any) -> Any:
         """Concatenate tensors of all ranks along the first axis."""
-        return self._binding.allgather(tensor)
+        joined = self._binding.allgather(self._changing(tensor))
+        joined.set_shape([None, *tensor.shape[1:]])
+        return joined
+
+    def _changing(self, tensor: Any) -> Any:
+        """Let a tensor depend on a variable.
+
+        TensorFlow takes Horovod's operations for pure: with a constant input, such as the gradient of a rank that
+        touches no row, it would run one once and keep the result, and the other ranks would wait for it ever after.
+        """
+        if tf.executing_eagerly():
+            return tensor
+        return tf.reshape(tensor, tf.concat([self._length.read_value(), tf.shape(tensor)[1:]], 0))

@@ -133,7 +133,8 @@ def _call_torch(binding: Any, operation: str, flat: Array, **options: Any) -> Ar
 def _call_tensorflow(binding: Any, operation: str, flat: Array, **options: Any) -> Array:
     import tensorflow as tf
 
-    with tf.device("CPU"):
+    # arrays travel at once, also while a tf.function is being traced
+    with tf.init_scope(), tf.device("CPU"):
         result = getattr(binding, operation)(tf.constant(flat), **options)
     received: Array = (result[0] if isinstance(result, (tuple, list)) else result).numpy()
     return received

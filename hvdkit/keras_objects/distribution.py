@@ -7,9 +7,10 @@ from typing import Any
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.counting import note_samples
 from hvdkit.keras_objects.reduction import Reduction, shared_channel
-from hvdkit.keras_objects.versions import accumulate_in, before_clipping, check_optimizer
+from hvdkit.keras_objects.versions import accumulate_in, before_apply, before_clipping, check_optimizer
 
 _MARK = "_hvdkit_reduction"
+_REDUCED = "_hvdkit_reduced"
 
 
 def distribute_optimizer(
@@ -39,6 +40,7 @@ def distribute_optimizer(
     channel.check_compression(compression)
     if accumulate > 1:
         accumulate_in(optimizer, accumulate)
+    before_apply(optimizer, refuse_reduced)
     reduction = Reduction(channel, compression, clip_norm)
     object.__setattr__(optimizer, _MARK, reduction)
     if channel.size > 1 or clip_norm is not None:
@@ -52,6 +54,25 @@ def reduction_of(optimizer: Any) -> Reduction | None:
     """Return what reduces this optimizer's gradients, or None."""
     reduction: Reduction | None = getattr(optimizer, _MARK, None)
     return reduction
+
+
+def mark_reduced(gradients: list[Any]) -> None:
+    """Mark gradients that a distributed tape returns."""
+    for gradient in gradients:
+        if gradient is not None:
+            setattr(gradient, _REDUCED, True)
+
+
+def refuse_reduced(gradients: list[Any]) -> None:
+    """Refuse gradients that are averaged already.
+
+    Raises:
+        RecipeError: A distributed tape has returned them.
+    """
+    if any(getattr(gradient, _REDUCED, False) for gradient in gradients):
+        raise RecipeError(
+            "these gradients come from a distributed tape, and the optimizer is distributed too; take one of them"
+        )
 
 
 def check_arguments(compression: str, accumulate: int, clip_norm: float | None) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 from hvdkit import world as worlds
 from hvdkit.channels import open_channel
 from hvdkit.channels.base import Channel
-from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.versions import library
 
 _CHANNEL = "_keras_channel"
-REDUCED = "_hvdkit_reduced"
 
 
 class Reduction:
@@ -34,10 +32,6 @@ class Reduction:
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
         """Return the reduced and clipped gradients; None stays None."""
-        if any(getattr(gradient, REDUCED, False) for gradient in gradients):
-            raise RecipeError(
-                "these gradients come from a distributed tape, and the optimizer is distributed too; take one of them"
-            )
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         reduced = list(gradients)
         if self._channel.size > 1 and present:

@@ -103,16 +103,12 @@ def shard_dataset(data: Any, world: World, settings: dict[str, Any], steps: int 
 
 
 def _in_lengths(samples: Any, counts: list[int], batch: int) -> Any:
-    """Batch samples in the lengths of the plan, all of which are full but the last ones."""
-    full = 0
-    while full < len(counts) and counts[full] == batch:
-        full += 1
-    dataset = samples.take(full * batch).batch(batch)
-    start = full * batch
-    for count in counts[full:]:
-        dataset = dataset.concatenate(samples.skip(start).take(count).batch(batch))
-        start += count
-    return dataset
+    """Batch samples in the lengths of the plan."""
+    batches = samples.batch(batch)
+    if any(count != batch for count in counts):
+        # one pass over the samples, which may be shuffled
+        batches = batches.rebatch(np.array(counts, np.int64))
+    return batches.apply(tf.data.experimental.assert_cardinality(len(counts)))
 
 
 def _check_order(data: Any) -> None:
@@ -122,8 +118,8 @@ def _check_order(data: Any) -> None:
         kind = type(node).__name__.strip("_")
         if "Batch" in kind:
             raise RecipeError("the data set is batched already; give single samples, hvdkit shards and batches them")
-        if kind.startswith("Repeat"):
-            raise RecipeError("the data set repeats before the shard; leave repeat() out and give steps_per_epoch")
+        if kind.startswith("Repeat") and data.cardinality() != tf.data.INFINITE_CARDINALITY:
+            raise RecipeError("the data set repeats before the shard; leave repeat() out and give more epochs")
         if kind.startswith("Shuffle") and not _is_seeded(node):
             raise RecipeError(
                 "the data set is shuffled before the shard without a seed, so shards would overlap; "
@@ -174,6 +170,8 @@ def take_evaluation(data: Any, world: World, batch_size: int) -> Any:
         data = tf.data.Dataset.from_tensor_slices(tuple(np.asarray(part) for part in data))
     else:
         _check_order(data)
+    if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise DataError("the validation data are endless; limit them with take(n)")
     if 0 <= int(data.cardinality().numpy()) < world.size:
         raise DataError(f"there are fewer validation samples than the {world.size} processes; give at least one each")
     return data.shard(world.size, world.rank).batch(batch_size)

@@ -77,6 +77,28 @@ def before_update(optimizer: Any, change: Callable[[list[Any], list[Any]], list[
     optimizer._internal_apply_gradients = apply
 
 
+def before_apply(optimizer: Any, check: Callable[[list[Any]], None]) -> None:
+    """Call ``check(gradients)`` on what a program hands to an optimizer."""
+    if is_keras3():
+        apply = optimizer.apply
+
+        def checked(grads: Any, *args: Any, **kwargs: Any) -> Any:
+            grads = list(grads)
+            check(grads)
+            return apply(grads, *args, **kwargs)
+
+        optimizer.apply = checked
+        return
+    apply_gradients = optimizer.apply_gradients
+
+    def checked_pairs(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        check([gradient for gradient, _ in pairs])
+        return apply_gradients(pairs, *args, **kwargs)
+
+    optimizer.apply_gradients = checked_pairs
+
+
 def before_clipping(optimizer: Any, change: Callable[[list[Any]], list[Any]]) -> None:
     """Let ``change(gradients)`` replace the gradients once per update, after accumulation and before clipping."""
     clip = optimizer._clip_gradients

@@ -7,10 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from hvdkit.errors import RecipeError
-from hvdkit.keras_objects.distribution import check_arguments, distribute_optimizer
-from hvdkit.keras_objects.reduction import REDUCED, Reduction, shared_channel
+from hvdkit.keras_objects.distribution import check_arguments, distribute_optimizer, mark_reduced
+from hvdkit.keras_objects.reduction import Reduction, shared_channel
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def distribute(
     optimizer: Any,
     model: Any = None,
@@ -72,9 +73,7 @@ def _distribute_tape(tape: tf.GradientTape, compression: str, clip_norm: float |
     def reduced(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = gradient(target, sources, *args, **kwargs)
         averaged = reduction(tf.nest.flatten(gradients))
-        for entry in averaged:
-            if entry is not None:
-                setattr(entry, REDUCED, True)
+        mark_reduced(averaged)
         return tf.nest.pack_sequence_as(sources, averaged)
 
     tape._hvdkit_reduction = reduction

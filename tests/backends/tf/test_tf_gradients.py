@@ -93,10 +93,9 @@ def test_embeddings_trained_by_an_optimizer_equal_one_process(ranks, kind, clip)
         labels = generator.integers(0, 2, (6, 8))
 
         def model():
-            layers = [keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(2)]
-            net = keras.Sequential(layers)
-            net.build((None, 3))
-            return net
+            inputs = keras.Input((3,))
+            picked = keras.layers.Flatten()(keras.layers.Embedding(9, 4)(inputs))
+            return keras.Model(inputs, keras.layers.Dense(2)(picked))
 
         def clipped(gradients):
             dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
