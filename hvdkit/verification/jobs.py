@@ -149,9 +149,10 @@ def _replay(job: Job, side: Side, recipe: Recipe, log: Log, validation: Any) -> 
     layout = job.layout
     assert layout is not None
     reference = side.reference(recipe)
+    ranks = [Log.load(f"{job.folder}/ranks-{rank}") for rank in range(layout.size)]
+    reference.prime(ranks[0].micros[0].arrays()["x"])
     rates = [expected_rate(recipe, reference.base, layout, step) for step in range(layout.updates)]
     log.facts |= {"fresh": digests(side.state(reference.model, reference.optimizer)), "rates": rates, "epochs": []}
-    ranks = [Log.load(f"{job.folder}/ranks-{rank}") for rank in range(layout.size)]
     twin = log.folder.endswith("twin")
     start = ranks[0].at(0)
     reference.load(start.arrays("parameters"), start.arrays("statistics"), layout.size if twin else 1)

@@ -156,7 +156,7 @@ def checkpoints(seen: Evidence) -> Check:
     """A run that goes on from its middle ends where the other did."""
     claim = "saved in the middle and resumed by fresh processes: the same curve, bit for bit"
     if not seen.resumed:
-        return Check("checkpoint", claim, None, "not made")
+        return Check("checkpoint", claim, None, "not made: something else is wrong")
     for rank, (log, whole) in enumerate(zip(seen.resumed, seen.ranks, strict=True)):
         for snapshot in log.snapshots:
             other = next((entry for entry in whole.snapshots if entry.update == snapshot.update), None)

@@ -33,6 +33,9 @@ class Reference(ABC):
         self.sums: dict[str, tuple[float, float]] = {}
         self._own: dict[int, Arrays] = {}
 
+    def prime(self, x: Any) -> None:  # noqa: B027 - most models are built when they are made
+        """Build what is built by its first batch."""
+
     def update(self, ranks: Sequence[Sequence[Micro]], rate: float) -> None:
         """Do one update from the micro-batches of all ranks, summed in rank order."""
         samples = sum(micro.count for micros in ranks for micro in micros)

@@ -109,23 +109,26 @@ def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Evidence:
     threads = ranks[0].facts["threads"]
     say("hvdkit: one process on the same batches, as their twin and on whole global batches")
     _alone(jobs.replay, job, threads)
-    say("hvdkit: the processes once more, from the checkpoint of the first epoch")
-    _keep_first_checkpoint(job.folder)
-    _ranks(job, "resumed", size)
     layers = known["layers"]
     known["kept"] = layout.samples or layout.updates * known["global_batch"]
-    return Evidence(
+    seen = Evidence(
         framework=job.framework,
         layout=layout,
         known=known,
         ranks=ranks,
         twin=Log.load(f"{job.folder}/twin"),
         whole=Log.load(f"{job.folder}/whole"),
-        resumed=_logs(job, "resumed", size),
+        resumed=[],
         local_statistics=[name for name, kind in layers if "BatchNorm" in kind and "Sync" not in kind],
         random=known["random"],
         dropout=any("Dropout" in kind for _, kind in layers),
     )
+    if any(check.passed is False for check in judge(seen)):
+        return seen
+    say("hvdkit: the processes once more, from the checkpoint of the first epoch")
+    _keep_first_checkpoint(job.folder)
+    _ranks(job, "resumed", size)
+    return replace(seen, resumed=_logs(job, "resumed", size))
 
 
 def _alone(function: Any, *args: Any) -> Any:

@@ -116,9 +116,13 @@ def _side(framework: str) -> str:
 # step 3
 
 
-@mutant("shard")
+@mutant("shard", nodes=True)
 def shard_by_local_rank() -> None:
-    """Every node takes the same part."""
+    """Two nodes with one process each take the same part."""
+    split = plan.ShardPlan._split
+    plan.ShardPlan._split = lambda self, block, rank: split(  # type: ignore[method-assign]
+        self, block, world.current().local_rank
+    )
 
 
 @mutant("shard")

@@ -1,0 +1,32 @@
+"""``hvdkit verify`` on an hvdkit that is broken in one place: it must fail, and name the step at fault."""
+
+from __future__ import annotations
+
+import pytest
+from mutants import MUTANTS
+from ranks import on
+from verify_runs import MUTANTS_FILE, run_verify
+
+pytestmark = pytest.mark.timeout(300)
+FIRST = ("same_shard", "rate_not_scaled", "sum_instead_of_mean", "skip_broadcast", "metrics_not_averaged")
+
+
+def cases():
+    """Return every mutant on its frameworks; one of each of five steps, in torch, is quick enough for every run."""
+    for entry in [*on("torch", ("mpi",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]:
+        combination = entry.values[0]
+        for name, mutant in MUTANTS.items():
+            if combination.framework in mutant.frameworks:
+                quick = combination.framework == "torch" and name in FIRST
+                marks = [*entry.marks, *([] if quick else [pytest.mark.slow])]
+                yield pytest.param(name, combination, marks=marks, id=f"{combination.framework}-{name}")
+
+
+@pytest.mark.parametrize(("name", "combination"), cases())
+def test_a_mutant_is_caught_and_its_step_named(name, combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:{name}", combination, "--steps", "6")
+    assert finished.code == 1, finished.stdout + finished.stderr
+    assert report["error"] is None
+    assert not report["passed"]
+    assert report["fault"]["step"] == MUTANTS[name].step, report["fault"]
+    assert report["fault"]["found"]
