@@ -1,0 +1,122 @@
+"""Faults of step 5."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from mutant_recipes import backends, mutant
+
+import hvdkit
+from hvdkit import world
+
+
+def _channels() -> list[Any]:
+    names = {"torch_distributed", "torch_mpi", "torch_horovod", "tf_mpi", "tf_horovod"}
+    found = []
+    for name in names:
+        if (name.startswith("torch")) == (backends()[0].__name__ == "hvdkit.torch"):
+            try:
+                module = importlib.import_module(f"hvdkit.channels.{name}")
+            except ImportError:
+                continue
+            found += [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+    return [value for value in found if isinstance(value, type)]
+
+
+@mutant("distribute")
+def not_reduced() -> None:
+    """Every rank trains on its own gradients."""
+    for channel in _channels():
+        channel.start_allreduce = lambda self, flat: ("kept", flat)
+        channel.start_mean = channel.start_allreduce
+        channel.wait = lambda self, handle: handle[1]
+
+
+@mutant("distribute")
+def sum_instead_of_mean() -> None:
+    """Gradients are N times too large."""
+    _scale_gradients(lambda size: float(size))
+
+
+@mutant("distribute")
+def averaged_twice() -> None:
+    """Gradients are N times too small."""
+    _scale_gradients(lambda size: 1.0 / size)
+
+
+def _scale_gradients(factor: Callable[[int], float]) -> None:
+    if backends()[0].__name__ == "hvdkit.torch":
+        from hvdkit.torch.buckets import Bucket
+
+        unpack = Bucket.unpack
+
+        def scaled(self: Any) -> None:
+            self._wire.mul_(factor(world.current().size))
+            unpack(self)
+
+        Bucket.unpack = scaled  # type: ignore[method-assign]
+        return
+    from hvdkit.keras_objects.reduction import Reduction
+
+    average = Reduction._average
+    Reduction._average = lambda self, gradients: [  # type: ignore[method-assign]
+        gradient * factor(world.current().size) for gradient in average(self, gradients)
+    ]
+
+
+@mutant("distribute")
+def one_gradient_not_reduced() -> None:
+    """The first parameter keeps its own gradient."""
+    if backends()[0].__name__ == "hvdkit.torch":
+        from hvdkit.torch.reducer import Reducer
+
+        init = Reducer.__init__
+
+        def without_first(self: Any, world: Any, channel: Any, named: Any, sparse: Any, **settings: Any) -> None:
+            init(self, world, channel, dict(list(named.items())[1:]), sparse, **settings)
+
+        Reducer.__init__ = without_first  # type: ignore[method-assign]
+        return
+    from hvdkit.keras_objects.reduction import Reduction
+
+    average = Reduction._average
+    Reduction._average = (
+        lambda self, gradients: [  # type: ignore[method-assign]
+            gradients[0],
+            *average(self, gradients)[1:],
+        ]
+    )
+
+
+@mutant("distribute", ("torch",), distribute=hvdkit.Distribute(clip_norm=0.1))
+def clipped_before_the_reduction() -> None:
+    """Each rank clips its own gradient."""
+    from hvdkit.torch import distribution
+    from hvdkit.torch.buckets import Bucket
+
+    clip, fill = distribution.clip, Bucket.fill
+    distribution.clip = lambda parameters, limit: None
+
+    def clipped(self: Any, *args: Any) -> Any:
+        clip(self.parameters, 0.1)
+        return fill(self, *args)
+
+    Bucket.fill = clipped  # type: ignore[method-assign]
+
+
+@mutant("distribute", ("torch",), distribute=hvdkit.Distribute(accumulate=2))
+def passes_summed() -> None:
+    """Accumulated passes are added up, not averaged."""
+    from hvdkit.torch.buckets import Bucket
+
+    fill = Bucket.fill
+    Bucket.fill = lambda self, passes, *args: fill(self, 1, *args)  # type: ignore[method-assign]
+
+
+@mutant("distribute", ("keras",))
+def samples_not_counted() -> None:
+    """Ranks with a short batch weigh as much as the others."""
+    distribution = importlib.import_module("hvdkit.keras_objects.distribution")
+    distribution.note_samples = lambda model, reduction: None

@@ -1,0 +1,112 @@
+"""Faults of steps 3 and 4."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from mutant_recipes import backends, mutant
+
+from hvdkit import plan, world
+
+
+@mutant("shard", nodes=True)
+def shard_by_local_rank() -> None:
+    """Two nodes with one process each take the same part."""
+    split = plan.ShardPlan._split
+    plan.ShardPlan._split = lambda self, block, rank: split(  # type: ignore[method-assign]
+        self, block, world.current().local_rank
+    )
+
+
+@mutant("shard")
+def same_shard() -> None:
+    """All ranks take rank 0's part."""
+    split = plan.ShardPlan._split
+    plan.ShardPlan._split = lambda self, block, rank: split(self, block, 0)  # type: ignore[method-assign]
+
+
+@mutant("shard")
+def drop_last_batch() -> None:
+    """The incomplete update at the end of an epoch is left out."""
+    plan.ShardPlan._available = property(lambda self: max(1, self.samples // self.global_batch))  # type: ignore
+
+
+@mutant("shard")
+def lost_sample() -> None:
+    """The last sample of every global batch is never seen."""
+    split = plan.ShardPlan._split
+    plan.ShardPlan._split = lambda self, block, rank: split(self, block[:-1], rank)  # type: ignore[method-assign]
+
+
+@mutant("shard")
+def order_by_rank() -> None:
+    """Each rank shuffles in an order of its own."""
+    micro_batches = plan.ShardPlan.micro_batches
+
+    def changed(self: Any, epoch: int, rank: int) -> Any:
+        return micro_batches(replace(self, seed=self.seed + rank), epoch, rank)
+
+    plan.ShardPlan.micro_batches = changed  # type: ignore[method-assign]
+
+
+@mutant("shard")
+def same_order_every_epoch() -> None:
+    """No new shuffle after the first epoch."""
+    order = plan.ShardPlan.order
+    plan.ShardPlan.order = lambda self, epoch: order(self, 0)  # type: ignore[method-assign]
+
+
+@mutant("shard", ("torch", "tf"))
+def short_batches_unweighted() -> None:
+    """A short batch counts like a full one."""
+    split = plan.ShardPlan._split
+
+    def changed(self: Any, block: Any, rank: int) -> Any:
+        for part in split(self, block, rank):
+            yield replace(part, weight=1.0)
+
+    plan.ShardPlan._split = changed  # type: ignore[method-assign]
+
+
+# step 4
+
+
+@mutant("scale_lr")
+def rate_not_scaled() -> None:
+    """The learning rate of one process on N."""
+    _everywhere("scale_factor", lambda rule, ratio: 1.0)
+
+
+@mutant("scale_lr", nodes=True)
+def rate_scaled_by_local_size() -> None:
+    """Two nodes with one process each count as one process."""
+    scale_factor = plan.scale_factor
+    _everywhere(
+        "scale_factor",
+        lambda rule, ratio: scale_factor(rule, ratio // world.current().size * world.current().local_size),
+    )
+
+
+@mutant("scale_lr")
+def rate_scaled_twice() -> None:
+    """N squared."""
+    scale_factor = plan.scale_factor
+    _everywhere("scale_factor", lambda rule, ratio: scale_factor(rule, ratio) ** 2)
+
+
+@mutant("scale_lr")
+def no_warmup() -> None:
+    """The scaled rate from the first update on."""
+    plan.LearningRate.warmup_steps = property(lambda self: 0)  # type: ignore[assignment, method-assign]
+
+
+def _everywhere(name: str, value: Any) -> None:
+    """Replace a function in every module that has imported it, and in those that will."""
+    old = getattr(plan, name)
+    setattr(plan, name, value)
+    backends()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("hvdkit") and getattr(module, name, None) is old:
+            setattr(module, name, value)
