@@ -35,9 +35,8 @@ def test_the_curve_after_a_resume_is_that_of_an_uninterrupted_run(combination, s
     digits = write_digits(tmp_path / "digits", train=250)
     script = tmp_path / "own_folder.py"
     script.write_text(OWN_FOLDER)
-    common = ["--framework", combination.framework, "--data-dir", str(digits), "--batch-size", "16"]
-    common += without_warmup(combination)
-    command = hvdkit_run(combination, str(script), str(tmp_path), *common)
+    common = ["--data-dir", str(digits), "--batch-size", "16", *without_warmup(combination)]
+    command = hvdkit_run(combination, str(script), str(tmp_path), "--framework", combination.framework, *common)
     env = dict(combination.env)
 
     whole = summaries.of(combination, *common, "--epochs", "4")
