@@ -8,6 +8,7 @@ from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.counting import note_samples
 from hvdkit.keras_objects.reduction import Reduction, shared_channel
 from hvdkit.keras_objects.versions import accumulate_in, before_apply, before_clipping, check_optimizer
+from hvdkit.recipe import Distribute
 
 _MARK = "_hvdkit_reduction"
 _REDUCED = "_hvdkit_reduced"
@@ -33,7 +34,7 @@ def distribute_optimizer(
         EngineError: The engine cannot sum what the compression sends.
     """
     check_optimizer(optimizer)
-    check_arguments(compression, accumulate, clip_norm)
+    Distribute(compression, accumulate, clip_norm)
     if reduction_of(optimizer) is not None:
         raise RecipeError("this optimizer is distributed already; call distribute once for each optimizer")
     channel = shared_channel()
@@ -73,17 +74,3 @@ def refuse_reduced(gradients: list[Any]) -> None:
         raise RecipeError(
             "these gradients come from a distributed tape, and the optimizer is distributed too; take one of them"
         )
-
-
-def check_arguments(compression: str, accumulate: int, clip_norm: float | None) -> None:
-    """Check the arguments of ``distribute``.
-
-    Raises:
-        RecipeError: One of them has a wrong value.
-    """
-    if compression not in ("none", "fp16"):
-        raise RecipeError(f"compression is {compression!r}; it must be none or fp16")
-    if accumulate < 1:
-        raise RecipeError(f"accumulate is {accumulate!r}; it must be a whole number >= 1")
-    if clip_norm is not None and not clip_norm > 0:
-        raise RecipeError(f"clip_norm is {clip_norm!r}; it must be > 0 or None")

@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from hvdkit.errors import RecipeError
-from hvdkit.keras_objects.distribution import check_arguments, distribute_optimizer, mark_reduced
+from hvdkit.keras_objects.distribution import distribute_optimizer, mark_reduced
 from hvdkit.keras_objects.reduction import Reduction, shared_channel
+from hvdkit.recipe import Distribute
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -62,7 +63,7 @@ def DistributedGradientTape(  # noqa: N802  (the name that Horovod's users know)
 
 
 def _distribute_tape(tape: tf.GradientTape, compression: str, clip_norm: float | None) -> tf.GradientTape:
-    check_arguments(compression, 1, clip_norm)
+    Distribute(compression, 1, clip_norm)
     if hasattr(tape, "_hvdkit_reduction"):
         raise RecipeError("this tape is distributed already; call distribute once for each tape")
     channel = shared_channel()

@@ -12,6 +12,7 @@ from hvdkit import world as worlds
 from hvdkit.arrays import check_same
 from hvdkit.channels import open_channel
 from hvdkit.errors import ModelError, RecipeError
+from hvdkit.recipe import Distribute
 from hvdkit.torch.reducer import Reducer
 from hvdkit.torch.tensors import kind
 from hvdkit.world import World
@@ -115,12 +116,7 @@ def _check(optimizer: Any, model: Any, compression: str, accumulate: int, clip_n
         raise RecipeError(f"distribute needs a torch optimizer, it got {type(optimizer).__name__}")
     if optimizer in _reducers:
         raise RecipeError("this optimizer is distributed already; call distribute once for each optimizer")
-    if compression not in ("none", "fp16"):
-        raise RecipeError(f"compression is {compression!r}; it must be none or fp16")
-    if accumulate < 1:
-        raise RecipeError(f"accumulate is {accumulate!r}; it must be a whole number >= 1")
-    if clip_norm is not None and not clip_norm > 0:
-        raise RecipeError(f"clip_norm is {clip_norm!r}; it must be > 0 or None")
+    Distribute(compression, accumulate, clip_norm)
     wrapped = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
     for module in model.modules() if model is not None else ():
         if wrapped & {kind.__name__ for kind in type(module).__mro__}:

@@ -91,9 +91,9 @@ def test_models_and_optimizers_that_cannot_be_distributed_are_refused(ranks):
         "ModelError: the model is wrapped in DistributedDataParallel, which reduces gradients itself; pass the plain",
         "RecipeError: this optimizer is distributed already; call distribute once for each optimizer",
         "RecipeError: distribute needs a torch optimizer, it got Sequential",
-        "RecipeError: compression is 'bf8'; it must be none or fp16",
-        "RecipeError: accumulate is 0; it must be a whole number >= 1",
-        "RecipeError: clip_norm is 0.0; it must be > 0 or None",
+        "RecipeError: Distribute.compression is 'bf8'; it must be one of none, fp16",
+        "RecipeError: Distribute.accumulate is 0; it must be a whole number >= 1",
+        "RecipeError: Distribute.clip_norm is 0.0; it must be a number > 0 or None",
         "CollectiveError: root is 2; the ranks of this job are 0 to 1",
     ]
     for texts in ranks.run(body):
