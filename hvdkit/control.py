@@ -67,6 +67,10 @@ class ControlChannel:
         self._leaving = True
         self._send({"leave": self.rank})
 
+    def stand_down(self) -> None:
+        """Let another rank's failure no longer end this process, which ends by a failure of its own."""
+        self._leaving = True
+
     def fail(self, message: str) -> None:
         """Tell the others that this rank has failed; they end."""
         self._leaving = True
