@@ -48,7 +48,7 @@ def for_evaluation(data: Any, batch_size: int) -> Any:
 
 def _for_fit(sharded: Sharded) -> Any:
     """Give a data set the attributes that a loop over epochs needs."""
-    dataset = sharded.dataset
+    dataset = _counting_epochs(sharded) if sharded.plan is not None else sharded.dataset
     dataset.hvdkit_steps = sharded.steps
     dataset.hvdkit_weighted = len(dataset.element_spec) == 3
     dataset.hvdkit_samples = sharded.plan.samples - sharded.plan.dropped if sharded.plan is not None else None
@@ -58,3 +58,21 @@ def _for_fit(sharded: Sharded) -> Any:
 
     dataset.set_epoch = set_epoch
     return dataset
+
+
+def _counting_epochs(sharded: Sharded) -> tf.data.Dataset:
+    """Go on to the next epoch when the last batch is taken: ``fit`` also looks at a first batch and starts again."""
+    last = sharded.passes - 1
+
+    def note(index: Any) -> Any:
+        if index == last:
+            sharded.epoch += 1
+        return index
+
+    def taken(index: Any, batch: Any) -> Any:
+        with tf.control_dependencies([tf.numpy_function(note, [index], tf.int64)]):
+            return tf.nest.map_structure(tf.identity, batch)
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return sharded.dataset.enumerate().map(taken).with_options(options)

@@ -50,7 +50,6 @@ def shard_arrays(data: Any, plan: ShardPlan, rank: int, prefetch: int, weighted:
         for part in sharded.parts():
             batch = (x[part.indices], y[part.indices])
             yield (*batch, sample_weights(part, plan)) if weighted else batch
-        sharded.epoch += 1
 
     signature = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in (x, y)]
     if weighted:

@@ -40,7 +40,7 @@ class Batches:
         return self._sharded.steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the order of this epoch, counted from 0, when iteration starts again."""
+        """Take the order of this epoch, counted from 0; without it, each complete iteration is followed by the next."""
         self._sharded.epoch = epoch
 
     def __len__(self) -> int:
@@ -54,6 +54,7 @@ class Batches:
             self.weight, self.last = part.weight, part.last
             self.count = len(part.indices) if part.weight else 0
             yield batch
+        self._sharded.epoch += 1
 
     def _stream(self) -> Iterator[Any]:
         """Go on in an endless data set where the last epoch stopped."""
