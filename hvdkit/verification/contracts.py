@@ -42,7 +42,8 @@ def pin_contract(seen: Evidence) -> Check:
         if fair and facts["threads"] * facts["local_size"] > max(cores, facts["local_size"]):
             found = f"{facts['local_size']} ranks with {facts['threads']} threads each on {cores} cores"
             return Check("pin", claim, False, f"rank {facts['rank']}: {found}", size=float(facts["threads"]))
-    devices = ", ".join(f"{log.facts['device']} ({log.facts['threads']} threads)" for log in seen.ranks)
+    threads = [f"{log.facts['threads']} threads" if log.facts["threads"] else "threads not set" for log in seen.ranks]
+    devices = ", ".join(f"{log.facts['device']} ({text})" for log, text in zip(seen.ranks, threads, strict=True))
     return Check("pin", claim, True, devices)
 
 

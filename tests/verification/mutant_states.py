@@ -61,26 +61,15 @@ def optimizer_stepped_by_the_broadcast() -> None:
 @mutant("checkpoint")
 def optimizer_not_restored() -> None:
     """A resumed run starts with an empty optimizer."""
-    _restore_without("optimizer")
+    for backend in backends():
+        restore = backend.restore
+        backend.restore = lambda path, model, optimizer=None, read=restore: read(path, model)
 
 
 @mutant("checkpoint")
 def position_not_restored() -> None:
     """A resumed run starts its learning rate and order anew."""
     training.Trainer._take_position = lambda self, state: None  # type: ignore[method-assign]
-
-
-def _restore_without(part: str) -> None:
-    names = {"hvdkit.torch": "hvdkit.torch.trainer", "hvdkit.tf": "hvdkit.tf.trainer"}
-    for name in (names[backends()[0].__name__], "hvdkit.keras.trainer"):
-        if name.startswith("hvdkit.keras") and backends()[0].__name__ == "hvdkit.torch":
-            continue
-        module = importlib.import_module(name)
-        restore = module.restore
-        module.restore = lambda path, model, optimizer=None, read=restore: read(path, model)
-
-
-# step 8
 
 
 @mutant("average")

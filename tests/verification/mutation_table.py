@@ -14,9 +14,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from mutants import MUTANTS
-from ranks import Combination
-from verify_runs import MUTANTS_FILE, run_verify
+from mutants import MUTANTS  # noqa: E402
+from ranks import Combination  # noqa: E402
+from verify_runs import MUTANTS_FILE, run_verify  # noqa: E402
 
 
 def main(arguments: list[str]) -> None:
