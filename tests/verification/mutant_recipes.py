@@ -94,6 +94,7 @@ recipe = hvdkit.Recipe(
     scale_lr=hvdkit.ScaleLR("linear", warmup_epochs=1),
 )
 normalised = recipe.replace(model=nets(True))
+accumulated = recipe.replace(distribute=hvdkit.Distribute(accumulate=2, clip_norm=0.1), optimizer=hvdkit.Adam(lr=0.01))
 
 
 def backends() -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from mutant_gradients import *  # noqa: F403
 from mutant_plans import *  # noqa: F403
 from mutant_recipes import MUTANTS as MUTANTS
+from mutant_recipes import accumulated as accumulated
 from mutant_recipes import normalised as normalised
 from mutant_recipes import recipe as recipe
 from mutant_states import *  # noqa: F403

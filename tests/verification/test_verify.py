@@ -50,6 +50,14 @@ def test_local_batchnorm_is_an_exemption_with_a_reason(combination):
     assert all("each rank's own" in check["found"] for check in left_out)
 
 
+@pytest.mark.parametrize("combination", EVERY[:2])
+def test_accumulated_and_clipped_gradients_with_adam_equal_the_twin_bit_for_bit(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:accumulated", combination, "--steps", "6")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert [check["found"] for check in claims(report, "distribute")][1:3] == [EXACT, EXACT]
+    assert len(claims(report, "checkpoint")) == 1
+
+
 @pytest.mark.parametrize("combination", on("torch", ("mpi",), (3,)))
 def test_three_processes_in_double_precision(combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:recipe", combination, "--steps", "20", "--dtype", "float64")
