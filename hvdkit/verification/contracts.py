@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdkit.environment import user_set_threads
-from hvdkit.verification.distances import largest
+from hvdkit.verification.distances import amount, largest
 from hvdkit.verification.evidence import Evidence
 from hvdkit.verification.report import Check
 
@@ -56,7 +56,7 @@ def broadcast_contract(seen: Evidence) -> Iterator[Check]:
             for name in [*names, *start.digests[group]]:
                 if names.get(name) != start.digests[group].get(name):
                     size = largest(starts[0].arrays(group), start.arrays(group), name)
-                    found = f"{name} of rank {rank} differs from rank 0's by {size:.1e} before the first update"
+                    found = f"{name} of rank {rank} differs from rank 0's {amount(size)} before the first update"
                     yield Check("broadcast", claim, False, found, size, 0.0, name, 0)
                     return
     yield Check("broadcast", claim, True, "bit for bit the same" + _disturbed(seen), 0.0, 0.0)

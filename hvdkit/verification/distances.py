@@ -27,7 +27,13 @@ def largest(a: Arrays, b: Arrays, name: str) -> float:
     """Return the largest difference of one array's elements."""
     if name not in a or name not in b or a[name].shape != b[name].shape:
         return float("inf")
-    return float(np.max(np.abs(_minus(a[name], b[name])), initial=0.0))
+    # what is not a number on one side only is as far apart as can be
+    return float(np.max(np.nan_to_num(np.abs(_minus(a[name], b[name])), nan=np.inf), initial=0.0))
+
+
+def amount(size: float) -> str:
+    """Return a difference of :func:`largest` in words."""
+    return f"by {size:.1e}" if np.isfinite(size) else "in shape or numbers, or is missing"
 
 
 def first_apart(a: Arrays, b: Arrays, start: Arrays, limit: float) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hvdkit.verification.distances import distance, first_apart, largest
+from hvdkit.verification.distances import amount, distance, first_apart, largest
 from hvdkit.verification.evidence import Evidence
 from hvdkit.verification.report import Check
 from hvdkit.verification.storage import Arrays, Log, Snapshot
@@ -24,7 +24,7 @@ def agreement(seen: Evidence) -> Check:
             if apart is not None:
                 group, name = apart
                 size = largest(first.arrays(group), other.arrays(group), name)
-                found = f"update {update}: {name} of rank {rank} differs from rank 0's by {size:.1e}"
+                found = f"update {update}: {name} of rank {rank} differs from rank 0's {amount(size)}"
                 return Check("distribute", claim, False, found, size, 0.0, name, update)
     return Check("distribute", claim, True, f"{seen.updates} updates", 0.0, 0.0)
 
@@ -167,7 +167,7 @@ def checkpoints(seen: Evidence) -> Check:
             if apart is not None:
                 group, name = apart
                 size = largest(other.arrays(group), snapshot.arrays(group), name)
-                found = f"{where}: {name} differs by {size:.1e}"
+                found = f"{where}: {name} differs {amount(size)}"
                 return Check("checkpoint", claim, False, found, size, 0.0, name, snapshot.update)
     first, last = (seen.resumed[0].snapshots[i].update for i in (0, -1))
     if first == 0 or last != seen.layout.updates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +34,11 @@ class Check:
     limit: float | None = None
     parameter: str | None = None
     update: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values; a size that is no finite number, which JSON lacks, is None."""
+        size = self.size if self.size is not None and math.isfinite(self.size) else None
+        return {**asdict(self), "size": size}
 
 
 @dataclass
@@ -69,7 +75,8 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings, lists and dicts."""
         fault = self.fault
-        return {**asdict(self), "passed": self.passed, "fault": None if fault is None else asdict(fault)}
+        content = {**asdict(self), "checks": [check.as_dict() for check in self.checks]}
+        return {**content, "passed": self.passed, "fault": None if fault is None else fault.as_dict()}
 
     def as_json(self) -> str:
         """Return the report as JSON."""
