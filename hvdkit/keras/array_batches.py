@@ -18,6 +18,7 @@ class ArrayBatches(keras.utils.PyDataset):
         super().__init__()
         self._x, self._y = (np.asarray(part) for part in data)
         self._plan, self._rank = plan, rank
+        self.hvdkit_labels = self._y
         self.hvdkit_steps = plan.steps
         self.hvdkit_weighted = needs_weights(plan)
         self.hvdkit_samples = plan.samples - plan.dropped

@@ -18,7 +18,8 @@ _Callback: Any = keras().callbacks.Callback
 class BroadcastGlobalVariablesCallback(_Callback):
     """Gives every rank the model and optimizer variables of ``root_rank``, before the first step.
 
-    A Keras 2 model that is built by its first batch gets them after that batch.
+    A model that is only built by its first batch gets them after that batch; call it on a batch before ``fit`` to have
+    the first step right too.
     """
 
     def __init__(self, root_rank: int = 0) -> None:

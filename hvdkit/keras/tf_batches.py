@@ -49,6 +49,7 @@ def for_evaluation(data: Any, batch_size: int) -> Any:
 def _for_fit(sharded: Sharded) -> Any:
     """Give a data set the attributes that a loop over epochs needs."""
     dataset = _counting_epochs(sharded) if sharded.plan is not None else sharded.dataset
+    dataset.hvdkit_labels = sharded.labels
     dataset.hvdkit_steps = sharded.steps
     dataset.hvdkit_weighted = len(dataset.element_spec) == 3
     dataset.hvdkit_samples = sharded.plan.samples - sharded.plan.dropped if sharded.plan is not None else None

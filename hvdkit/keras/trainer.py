@@ -57,8 +57,9 @@ class KerasTrainer(Trainer):
         """Build the model and look at its outputs, without an update."""
         batch = self.batches[0] if library() != "tf" else next(iter(self.batches))
         outputs = self.model(batch[0][:64])
-        if not isinstance(outputs, (list, tuple, dict)):
-            check_outputs(to_numpy(outputs), batch[1], named_loss)
+        if named_loss and not isinstance(outputs, (list, tuple, dict)):
+            labels = getattr(self.batches, "hvdkit_labels", None)
+            check_outputs(to_numpy(outputs), batch[1] if labels is None else labels, self.world)
 
     def _run_epochs(self, last: int) -> None:
         validation = self._setup.validation

@@ -38,6 +38,7 @@ def show_unweighted(model: Any) -> None:
 
     def note(length: Any, sample_weight: Any) -> None:
         if sample_weight is None:
+            _track(model, lambda value: value, length)
             return
         weight = math.largest(sample_weight)
         real = math.any_weight(sample_weight)

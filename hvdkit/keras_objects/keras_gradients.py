@@ -10,6 +10,11 @@ from keras import ops
 _HALF_MAX = 65504.0
 
 
+def as_tensor(gradient: Any) -> Any:
+    """Return a gradient, which may be an array, as a tensor."""
+    return ops.convert_to_tensor(gradient)
+
+
 def is_sparse(_gradient: Any) -> bool:
     """Say whether a gradient has only some of its rows; here none has."""
     return False

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.errors import DataError, ModelError, RecipeError
+from hvdkit.errors import DataError, HvdkitError, ModelError, RecipeError
 from hvdkit.initialisers import MNIST_CNN, draw
 from hvdkit.keras_objects.versions import keras, keras_version
+from hvdkit.world import World
 
 
 def build_model(source: Any, seed: int) -> Any:
@@ -65,14 +66,25 @@ def build_loss(source: Any) -> Any:
     return source
 
 
-def check_outputs(outputs: NDArray[Any], y: Any, named_loss: bool) -> None:
-    """Check a model's outputs for a few samples against a named loss and the labels.
+def check_outputs(outputs: NDArray[Any], y: Any, world: World) -> None:
+    """Check a model's outputs for a few samples, and labels, against a named loss; called by all ranks.
 
     Raises:
-        ModelError: The outputs are probabilities, where a named loss takes logits.
-        DataError: A label is out of range.
+        ModelError: The outputs are probabilities, where a named loss takes logits; on every rank.
+        DataError: A label is out of range; on every rank.
     """
-    if not named_loss or outputs.ndim != 2 or outputs.shape[1] < 2:
+    problem = None
+    try:
+        _check_outputs(outputs, y)
+    except HvdkitError as error:
+        problem = error
+    for found in world.engine.allgather_object(problem):
+        if found is not None:
+            raise found
+
+
+def _check_outputs(outputs: NDArray[Any], y: Any) -> None:
+    if outputs.ndim != 2 or outputs.shape[1] < 2:
         return
     if (outputs >= 0).all() and (abs(outputs.sum(1) - 1) < 1e-4).all():
         raise ModelError(

@@ -33,9 +33,9 @@ class Reduction:
     def __call__(self, gradients: list[Any]) -> list[Any]:
         """Return the reduced and clipped gradients; None stays None."""
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        reduced = list(gradients)
+        reduced = [None if gradient is None else self._math.as_tensor(gradient) for gradient in gradients]
         if self._channel.size > 1 and present:
-            averaged = self._average([gradients[i] for i in present])
+            averaged = self._average([reduced[i] for i in present])
             for i, gradient in zip(present, averaged, strict=True):
                 reduced[i] = gradient
         if self._clip_norm is not None:

@@ -19,6 +19,7 @@ class Sharded:
 
     Attributes:
         plan: How samples are laid out over ranks; None for an endless stream.
+        labels: Those of all ranks, where they are arrays, or None.
         dataset: Batches ``(x, y)``, or ``(x, y, weight per sample)`` with ``weighted``; each iteration is one epoch.
     """
 
@@ -26,6 +27,7 @@ class Sharded:
         self.plan, self.rank, self.steps = plan, rank, steps
         self.epoch = 0
         self.dataset: Any = None
+        self.labels: Any = None
 
     def parts(self) -> Iterator[MicroBatch]:
         """Yield what each batch of the current epoch is made of."""
@@ -45,6 +47,7 @@ def shard_arrays(data: Any, plan: ShardPlan, rank: int, prefetch: int, weighted:
     """
     x, y = (np.asarray(part) for part in data)
     sharded = Sharded(plan, rank, plan.steps)
+    sharded.labels = y
 
     def batches() -> Iterator[Any]:
         for part in sharded.parts():

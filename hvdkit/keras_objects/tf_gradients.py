@@ -9,6 +9,11 @@ import tensorflow as tf
 _HALF_MAX = 65504.0
 
 
+def as_tensor(gradient: Any) -> Any:
+    """Return a gradient, which may be an array, as a tensor."""
+    return gradient if is_sparse(gradient) else tf.convert_to_tensor(gradient)
+
+
 def is_sparse(gradient: Any) -> bool:
     """Say whether a gradient has only some of its rows."""
     return isinstance(gradient, tf.IndexedSlices)

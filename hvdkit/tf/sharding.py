@@ -35,6 +35,11 @@ class Batches:
         self.weight, self.last, self.count = 1.0, True, 0
 
     @property
+    def labels(self) -> Any:
+        """The labels of all ranks, or None where they are not known beforehand."""
+        return self._sharded.labels
+
+    @property
     def steps(self) -> int:
         """Optimizer updates per epoch."""
         return self._sharded.steps

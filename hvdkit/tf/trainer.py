@@ -58,7 +58,8 @@ class TfTrainer(LoopTrainer):
     def _pass(self, x: Any, y: Any, weight: float, count: int, sums: Sums) -> None:
         if self._unchecked:
             self._unchecked = False
-            check_outputs(self.model(x[:64]).numpy(), y, named_loss=True)
+            labels = y if self.batches.labels is None else self.batches.labels
+            check_outputs(self.model(x[:64]).numpy(), labels, self.world)
         set_rate(self.optimizer, self.rates.at(self.global_step))
         values = self._train_step(x, y, tf.constant(weight, tf.float64))
         for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):

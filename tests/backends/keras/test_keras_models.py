@@ -1,0 +1,228 @@
+"""Models of many kinds: steps of their own, late built ones, random ones, and those that are refused."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import launch_fresh, on
+
+import hvdkit
+
+pytestmark = pytest.mark.timeout(120)
+TWO = on("keras", engines=("mpi", "horovod"))
+MPI = on("keras", engines=("mpi",))
+
+
+@pytest.mark.parametrize("ranks", TWO, indirect=True)
+@pytest.mark.parametrize("built", [True, False])
+def test_b08_d07_a_train_step_of_its_own_in_a_model_built_early_or_late(ranks, built):
+    def body():
+        import keras
+        import keras_parts
+        import keras_runs as runs
+
+        import hvdkit.keras as hk
+
+        runs.fresh()
+        world = hk.init()
+        keras.utils.set_random_seed(world.rank)  # ranks start different
+        model, data, states, before = keras_parts.OwnStep(), runs.samples(32), [], []
+        if built:
+            model(data[0][:1])
+        model.compile(optimizer=hk.distribute(keras.optimizers.SGD(0.2, momentum=0.9), model))
+
+        class Watch(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                if built and not before:
+                    before.extend(runs.values(model.weights))
+
+            def on_train_batch_end(self, batch, logs=None):
+                states.append(runs.state(model, model.optimizer))
+
+        callbacks = [hk.callbacks.BroadcastGlobalVariablesCallback(), Watch()]
+        batches = hk.shard(data, 4, seed=runs.SEED)
+        model.fit(batches, epochs=3, callbacks=callbacks, shuffle=False, verbose=0)
+        if not built:
+            return states, 0.0
+        alone = runs.start(runs.small_net(), before)
+        runs.plain(alone, keras.optimizers.SGD(0.2, momentum=0.9), data, runs.blocks(32, 8, 3))
+        return states, runs.distance(runs.values(model.weights), runs.values(alone.weights), before)
+
+    (states, far), (others, _) = ranks.run(body)
+    assert states == others
+    assert len({tuple(state) for state in states}) == 12
+    assert far <= 1e-4
+
+
+@pytest.mark.parametrize("ranks", MPI, indirect=True)
+def test_a_loop_of_its_own_over_a_keras_optimizer(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+        import tensorflow as tf
+
+        import hvdkit.keras as hk
+
+        runs.fresh()
+        hk.init()
+        keras.utils.set_random_seed(1)
+        data, model = runs.samples(32), runs.small_net()
+        before = runs.values(model.weights)
+        optimizer = hk.distribute(keras.optimizers.Adam(0.02), model)
+        batches = hk.shard(data, 4, seed=runs.SEED)
+        for epoch in range(3):
+            batches.set_epoch(epoch)
+            for x, y in batches:
+                with tf.GradientTape() as tape:
+                    loss = runs.cross_entropy()(y, model(x))
+                variables = model.trainable_variables
+                optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        alone = runs.start(runs.small_net(), before)
+        runs.plain(alone, keras.optimizers.Adam(0.02), data, runs.blocks(32, 8, 3))
+        far = runs.distance(runs.values(model.weights), runs.values(alone.weights), before)
+        return runs.state(model, optimizer), far
+
+    (state, far), (other, _) = ranks.run(body)
+    assert state == other
+    assert far <= 1e-4
+
+
+@pytest.mark.parametrize("ranks", MPI, indirect=True)
+def test_e06_what_distribute_returns_is_the_same_optimizer_and_saves_as_such(ranks, tmp_path):
+    def body(folder):
+        import keras
+        import keras_runs as runs
+
+        import hvdkit.keras as hk
+
+        runs.fresh()
+        world = hk.init()
+        model, optimizer = runs.small_net(), keras.optimizers.Adam(0.01)
+        plain = (type(optimizer), optimizer.get_config())
+        same = hk.distribute(optimizer, model) is optimizer
+        model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy")
+        model.fit(hk.shard(runs.samples(16), 4), shuffle=False, verbose=0)
+        if world.rank == 0:
+            model.save(f"{folder}/model.keras")
+        return same, (type(model.optimizer), model.optimizer.get_config()) == plain, runs.values(optimizer.variables)
+
+    results = ranks.run(body, str(tmp_path))
+    assert all(same and unchanged for same, unchanged, _ in results)
+    script = (
+        "import sys, keras, numpy as np\n"
+        f"model = keras.models.load_model({str(tmp_path / 'model.keras')!r})\n"
+        "assert not any(name.split('.')[0] in ('hvdkit', 'horovod') for name in sys.modules)\n"
+        "print(type(model.optimizer).__name__, int(model.optimizer.iterations), len(model.optimizer.variables))\n"
+        "model.fit(np.zeros((4, 6)), np.zeros(4), verbose=0)\n"
+    )
+    done = launch_fresh(script)
+    assert done.code == 0, done.stderr
+    assert done.stdout.split() == ["Adam", "2", str(len(results[0][2]))]
+
+
+@pytest.mark.parametrize("ranks", MPI, indirect=True)
+def test_what_cannot_be_distributed_is_refused(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+
+        import hvdkit.keras as hk
+        from hvdkit.errors import HvdkitError
+
+        runs.fresh()
+        hk.init()
+        three = hasattr(keras, "ops")
+        scaled = keras.mixed_precision.LossScaleOptimizer if not three else keras.optimizers.LossScaleOptimizer
+        data, (x, y) = hvdkit.Data(train=runs.samples(16)), runs.samples(16)
+
+        def apply(model=runs.small_net, train=data, **options):
+            recipe = hvdkit.Recipe(model=model, data=train, optimizer=hvdkit.SGD(0.1), batch_size=4, **options)
+            return hvdkit.apply(recipe, "keras")
+
+        def compiled_by_xla():
+            model = runs.small_net()
+            optimizer = hk.distribute(keras.optimizers.SGD(0.1), model)
+            model.compile(optimizer=optimizer, loss=runs.cross_entropy(), jit_compile=True)
+            model.fit(hk.shard((x, y), 4), shuffle=False, verbose=0)
+
+        distributed = hk.distribute(keras.optimizers.SGD(0.1))
+        decay = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
+        calls = {
+            "twice": lambda: hk.distribute(distributed),
+            "scaled": lambda: hk.distribute(scaled(keras.optimizers.SGD(0.1))),
+            "foreign": lambda: hk.distribute(object()),
+            "softmax": lambda: apply(lambda: runs.small_net(ending="softmax")),
+            "label": lambda: apply(train=hvdkit.Data(train=(x, y + 1))),
+            "negative": lambda: apply(train=hvdkit.Data(train=(x, y - 1))),
+            "model": lambda: apply(model=lambda: None),
+            "schedule": lambda: (
+                apply().recipe.replace(optimizer=lambda: keras.optimizers.SGD(decay))
+                and hvdkit.apply(apply().recipe.replace(optimizer=lambda: keras.optimizers.SGD(decay)), "keras")
+            ),
+            "xla": compiled_by_xla,
+        }
+        if not three:
+            calls["legacy"] = lambda: hk.distribute(keras.optimizers.legacy.SGD(0.1))
+        found = {}
+        for name, call in calls.items():
+            try:
+                call()
+            except HvdkitError as error:
+                found[name] = str(error)
+        return keras.__version__, found
+
+    for version, found in ranks.run(body):
+        expected = {
+            "twice": "this optimizer is distributed already; call distribute once for each optimizer",
+            "scaled": "LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16",
+            "foreign": f"object (builtins) is no optimizer of Keras {version}; take model and optimizer from the same "
+            "Keras",
+            "softmax": "the model's outputs are probabilities, but a named loss takes logits; remove the softmax at "
+            "its end",
+            "label": "label 3 is out of range; the model has 3 outputs, which allow labels 0 to 2",
+            "negative": "label -1 is out of range; the model has 3 outputs, which allow labels 0 to 2",
+            "model": f"Recipe.model must build a model of Keras {version}, it gave builtins.NoneType",
+            "schedule": "the optimizer's learning rate is a ExponentialDecay; give a number, and the schedule as "
+            "Recipe(schedule=...)",
+            "xla": "XLA cannot compile the reduction of gradients on TensorFlow; compile the model with "
+            "jit_compile=False",
+            "legacy": "SGD is a legacy optimizer; use the one of keras.optimizers",
+        }
+        if not version.startswith("2"):
+            del expected["legacy"]
+        assert found == expected
+
+
+@pytest.mark.parametrize("ranks", MPI, indirect=True)
+@pytest.mark.parametrize("framework", ["keras", "tf"])
+def test_random_state_is_each_ranks_own_and_statistics_are_shared(ranks, framework, tmp_path):
+    def body(framework, path):
+        import keras_parts
+        import keras_runs as runs
+        import numpy as np
+
+        runs.fresh()
+        recipe = hvdkit.Recipe(
+            model=keras_parts.noisy_net,
+            data=hvdkit.Data(train=runs.samples(32), validation=runs.samples(8)),
+            optimizer=hvdkit.SGD(0.1),
+            batch_size=4,
+        )
+        trainer = hvdkit.apply(recipe, framework)
+        drop = trainer.model.layers[-2]
+        masks = [np.array(drop(np.ones((1, 64), "float32"), training=True)) for _ in range(2)]
+        seeds = runs.values([v for v in trainer.model.variables if "seed" in getattr(v, "path", "")])
+        trainer.fit(epochs=1)
+        after_fit = runs.values(trainer.model.weights)
+        trainer.step(tuple(part[trainer.world.rank :: 2][:4] for part in recipe.data.train))
+        local = runs.values(trainer.model.non_trainable_variables)
+        trainer.save(path)
+        return masks, seeds, after_fit, local, runs.values(trainer.model.weights)
+
+    first, second = ranks.run(body, framework, str(tmp_path / "file.npz"))
+    same = [[(a == b).all() for a, b in zip(x, y, strict=True)] for x, y in zip(first, second, strict=True)]
+    masks, seeds, after_fit, local, saved = same
+    assert not any(masks)
+    assert not any(seeds)
+    assert all(after_fit)
+    assert not all(local)  # BatchNorm's are each rank's own between
+    assert all(saved)
