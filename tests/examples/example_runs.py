@@ -21,7 +21,7 @@ from ranks import Combination, on
 
 ROOT = Path(__file__).parents[2]
 MNIST = "examples/mnist.py"
-SECONDS = 240.0
+SECONDS = 400.0
 BIN = str(Path(sys.executable).parent)
 HVDKIT = ["hvdkit"] if shutil.which("hvdkit", path=BIN) else ["python", "-m", "hvdkit"]
 
