@@ -1,6 +1,6 @@
 """Show what each collective does, on N ranks.
 
-    hvdkit run -np 3 --engine mpi examples/collectives.py
+hvdkit run -np 3 --engine mpi examples/collectives.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Estimate pi by throwing darts on N ranks, and allreduce the hits.
 
-    hvdkit run -np 2 examples/pi.py --samples 5000000
+hvdkit run -np 2 examples/pi.py --samples 5000000
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def main(samples: int, engine: str) -> None:
     inside = world.allreduce(hits(mine, seed=world.rank), "sum")
     seconds = world.allreduce(time.perf_counter() - began, "max")
     if world.is_root:
-        click.echo(f"pi is about {4 * int(inside) / samples:.5f} ({samples} darts, {world.size} ranks, {seconds:.2f} s)")
+        click.echo(
+            f"pi is about {4 * int(inside) / samples:.5f} ({samples} darts, {world.size} ranks, {seconds:.2f} s)"
+        )
     world.shutdown()
 
 
