@@ -120,8 +120,12 @@ def distance(found: Any, expected: Any, before: Any) -> float:
 
 
 def state(model: Any, optimizer: Any) -> list[bytes]:
-    """Return every weight, slot and learning rate, byte by byte."""
-    return [value.tobytes() for value in values([*model.weights, *optimizer.variables])]
+    """Return every weight, slot and learning rate, byte by byte.
+
+    Keras on torch empties its own sums of gradients by multiplying them with 0, whose sign is that of the last value.
+    """
+    found = values([*model.weights, *optimizer.variables, optimizer.learning_rate])
+    return [(value + value.dtype.type(0)).tobytes() for value in found]
 
 
 class Steps(Observer):

@@ -154,8 +154,10 @@ class Pool:
             env = {"HVDKIT_TEST_SOCKET": f"{folder}/ranks", "HVDKIT_TEST_ENGINE": self.engine}
             if self.combination.library:
                 env["HVDKIT_TEST_LIBRARY"] = self.combination.library
-            command = [sys.executable, str(TESTS / "rank_main.py")]
-            self._job = Job(command, self.engine, self.size, {**env, **dict(self.combination.env)})
+            # for the ranks alone: horovodrun loads TensorFlow to look at it, and crashes with KERAS_BACKEND=torch
+            settings = [f"{name}={value}" for name, value in self.combination.env]
+            command = ["env", *settings, sys.executable, str(TESTS / "rank_main.py")]
+            self._job = Job(command, self.engine, self.size, env)
             self._links = self._accept(listener, self._job)
 
     def _accept(self, listener: socket.socket, job: Job) -> list[Connection]:

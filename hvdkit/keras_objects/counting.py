@@ -7,16 +7,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from hvdkit.errors import ModelError
 from hvdkit.keras_objects.reduction import Reduction, gradient_math
-from hvdkit.keras_objects.versions import library, loss_tracker
+from hvdkit.keras_objects.versions import loss_tracker
 
 
 def note_samples(model: Any, reduction: Reduction) -> None:
     """Let a model's loss note how many samples a batch has, for the reduction and for the loss that ``fit`` shows."""
 
     def note(length: Any, sample_weight: Any) -> None:
-        _refuse_xla(model)
         reduction.count = length if sample_weight is None else length * gradient_math().any_weight(sample_weight)
         _track(model, lambda value: value, reduction.count)
 
@@ -54,13 +52,6 @@ def show_unweighted(model: Any) -> None:
         return compute_metrics(x, y, y_pred, sample_weight)
 
     object.__setattr__(model, "compute_metrics", counting)
-
-
-def _refuse_xla(model: Any) -> None:
-    if library() == "tf" and getattr(model, "jit_compile", False):
-        raise ModelError(
-            "XLA cannot compile the reduction of gradients on TensorFlow; compile the model with jit_compile=False"
-        )
 
 
 def _before_loss(model: Any, note: Callable[[Any, Any], None]) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from hvdkit.errors import RecipeError
+from hvdkit.errors import ModelError, RecipeError
 from hvdkit.keras_objects.counting import note_samples
 from hvdkit.keras_objects.reduction import Reduction, shared_channel
-from hvdkit.keras_objects.versions import accumulate_in, before_apply, before_clipping, check_optimizer
+from hvdkit.keras_objects.versions import (
+    accumulate_in,
+    before_apply,
+    before_clipping,
+    check_loss_scaling,
+    check_optimizer,
+    library,
+)
 from hvdkit.recipe import Distribute
 
 _MARK = "_hvdkit_reduction"
@@ -46,6 +54,8 @@ def distribute_optimizer(
     object.__setattr__(optimizer, _MARK, reduction)
     if channel.size > 1 or clip_norm is not None:
         before_clipping(optimizer, reduction)
+    if hasattr(model, "compile") and channel.size > 1:
+        _watch_compile(model)
     if model is not None and count_samples and accumulate == 1 and channel.size > 1:
         note_samples(model, reduction)
     return optimizer
@@ -55,6 +65,34 @@ def reduction_of(optimizer: Any) -> Reduction | None:
     """Return what reduces this optimizer's gradients, or None."""
     reduction: Reduction | None = getattr(optimizer, _MARK, None)
     return reduction
+
+
+def _watch_compile(model: Any) -> None:
+    """Refuse ways to compile a model under which its gradients would not be reduced, or not on all ranks.
+
+    Raises:
+        ModelError: The model is compiled so already.
+    """
+    if getattr(model, "optimizer", None) is not None:
+        _check_compiled(model, xla=bool(model.jit_compile))
+    compile_model = model.compile
+
+    @functools.wraps(compile_model)
+    def compiled(*args: Any, **kwargs: Any) -> None:
+        compile_model(*args, **kwargs)
+        _check_compiled(model, xla=kwargs.get("jit_compile") is True)
+        if library() == "tf" and model.jit_compile:  # Keras has decided so by itself
+            model.jit_compile = False
+
+    object.__setattr__(model, "compile", compiled)
+
+
+def _check_compiled(model: Any, xla: bool) -> None:
+    check_loss_scaling(model.optimizer)
+    if xla and library() == "tf":
+        raise ModelError(
+            "XLA cannot compile the reduction of gradients on TensorFlow; compile the model with jit_compile=False"
+        )
 
 
 def mark_reduced(gradients: list[Any]) -> None:

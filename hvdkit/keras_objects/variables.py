@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hvdkit.arrays import Arrays, broadcast_arrays
 from hvdkit.errors import CheckpointError
-from hvdkit.keras_objects.versions import is_keras3, keras, library, name_of, seed_variables
+from hvdkit.keras_objects.versions import is_keras3, keras, library, name_of, rate_variable, seed_variables
 from hvdkit.world import World
 
 
@@ -25,7 +25,12 @@ def model_variables(model: Any) -> dict[str, Any]:
 
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     """Return all variables of an optimizer: slots, iterations and learning rate."""
-    return _named("optimizer", list(optimizer if isinstance(optimizer, (list, tuple)) else optimizer.variables))
+    if isinstance(optimizer, (list, tuple)):
+        return _named("optimizer", list(optimizer))
+    rate = rate_variable(optimizer)
+    variables = list(optimizer.variables)
+    apart = rate is not None and all(rate is not variable for variable in variables)
+    return _named("optimizer", [*variables, rate] if apart else variables)
 
 
 def shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:

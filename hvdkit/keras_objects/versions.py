@@ -47,14 +47,23 @@ def check_optimizer(optimizer: Any) -> None:
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(optimizer).__mro__}
     if any(".legacy." in name or "optimizer_v2" in name or "optimizers_legacy" in name for name in kinds):
         raise ModelError(f"{type(optimizer).__name__} is a legacy optimizer; use the one of keras.optimizers")
-    if type(optimizer).__name__ == "LossScaleOptimizer":
-        raise ModelError("LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16")
+    check_loss_scaling(optimizer)
     if not isinstance(optimizer, keras().optimizers.Optimizer):
         found = next((name for name in kinds if name.endswith("Optimizer")), type(optimizer).__module__)
         raise ModelError(
             f"{type(optimizer).__name__} ({found}) is no optimizer of Keras {keras_version()}; "
             "take model and optimizer from the same Keras"
         )
+
+
+def check_loss_scaling(optimizer: Any) -> None:
+    """Refuse what Keras puts around an optimizer under ``mixed_float16``: each rank would skip steps by itself.
+
+    Raises:
+        ModelError: The optimizer scales the loss.
+    """
+    if type(optimizer).__name__.startswith("LossScaleOptimizer"):
+        raise ModelError("LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16")
 
 
 def before_update(optimizer: Any, change: Callable[[list[Any], list[Any]], list[Any]]) -> None:
@@ -128,6 +137,12 @@ def seed_variables(model: Any) -> list[Any]:
     if not is_keras3():
         return []
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+
+
+def rate_variable(optimizer: Any) -> Any:
+    """Return the variable of the learning rate, which Keras 2 keeps apart from the others; None under a schedule."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    return rate if hasattr(rate, "assign") else None
 
 
 def loss_tracker(model: Any) -> Any:

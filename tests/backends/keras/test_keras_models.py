@@ -135,29 +135,33 @@ def test_what_cannot_be_distributed_is_refused(ranks):
         data, (x, y) = hvdkit.Data(train=runs.samples(16)), runs.samples(16)
 
         def apply(model=runs.small_net, train=data, **options):
-            recipe = hvdkit.Recipe(model=model, data=train, optimizer=hvdkit.SGD(0.1), batch_size=4, **options)
-            return hvdkit.apply(recipe, "keras")
+            options = {"optimizer": hvdkit.SGD(0.1), **options}
+            return hvdkit.apply(hvdkit.Recipe(model=model, data=train, batch_size=4, **options), "keras")
 
         def compiled_by_xla():
             model = runs.small_net()
             optimizer = hk.distribute(keras.optimizers.SGD(0.1), model)
             model.compile(optimizer=optimizer, loss=runs.cross_entropy(), jit_compile=True)
-            model.fit(hk.shard((x, y), 4), shuffle=False, verbose=0)
+
+        def half():
+            keras.mixed_precision.set_global_policy("mixed_float16")
+            try:
+                apply()
+            finally:
+                keras.mixed_precision.set_global_policy("float32")
 
         distributed = hk.distribute(keras.optimizers.SGD(0.1))
         decay = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
         calls = {
             "twice": lambda: hk.distribute(distributed),
             "scaled": lambda: hk.distribute(scaled(keras.optimizers.SGD(0.1))),
+            "half": half,
             "foreign": lambda: hk.distribute(object()),
             "softmax": lambda: apply(lambda: runs.small_net(ending="softmax")),
             "label": lambda: apply(train=hvdkit.Data(train=(x, y + 1))),
             "negative": lambda: apply(train=hvdkit.Data(train=(x, y - 1))),
             "model": lambda: apply(model=lambda: None),
-            "schedule": lambda: (
-                apply().recipe.replace(optimizer=lambda: keras.optimizers.SGD(decay))
-                and hvdkit.apply(apply().recipe.replace(optimizer=lambda: keras.optimizers.SGD(decay)), "keras")
-            ),
+            "schedule": lambda: apply(optimizer=lambda: keras.optimizers.SGD(decay)),
             "xla": compiled_by_xla,
         }
         if not three:
@@ -174,6 +178,7 @@ def test_what_cannot_be_distributed_is_refused(ranks):
         expected = {
             "twice": "this optimizer is distributed already; call distribute once for each optimizer",
             "scaled": "LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16",
+            "half": "LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16",
             "foreign": f"object (builtins) is no optimizer of Keras {version}; take model and optimizer from the same "
             "Keras",
             "softmax": "the model's outputs are probabilities, but a named loss takes logits; remove the softmax at "
