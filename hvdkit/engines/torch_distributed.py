@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -46,6 +47,9 @@ class TorchDistributedEngine(Engine):
 
     def shutdown(self) -> None:
         """End the process group, if it was started here."""
+        # Gloo's threads let go of the last tensors a moment after the main thread has them; one that did so while the
+        # interpreter ends would abort the process, and destroying the group does not wait for them
+        time.sleep(0.2)
         if self._own_group:
             self._dist.destroy_process_group()
 

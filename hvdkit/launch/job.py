@@ -177,7 +177,9 @@ def _order(failure: dict[str, Any]) -> tuple[bool, float]:
 def _variables(job: Job, folder: Path) -> dict[str, str]:
     variables = {"HVDKIT_ENGINE": job.engine, "HVDKIT_FAILURE_DIR": str(folder)}
     if not user_set_threads():
-        variables["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // job.processes_here))
+        threads = str(max(1, len(os.sched_getaffinity(0)) // job.processes_here))
+        # TensorFlow's own threads do not heed OpenMP's variable
+        variables |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
     if job.log_dir is not None:
         variables["HVDKIT_LOG_DIR"] = job.log_dir
     if os.isatty(1) and os.isatty(2):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,15 +97,13 @@ def test_auto_takes_what_is_installed(launch):
 
 def blind(launch):
     """Return a search path on which Horovod cannot be found."""
-    from conftest import REPOSITORY
-
     folder = launch.folder / "blind"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
         "import importlib.util as u\nfind = u.find_spec\n"
         "u.find_spec = lambda name, package=None: None if name == 'horovod' else find(name, package)\n"
     )
-    return f"{folder}{os.pathsep}{REPOSITORY}"
+    return f"{folder}{os.pathsep}{Path(__file__).parents[2]}"
 
 
 def test_the_launcher_imports_no_framework(launch):
