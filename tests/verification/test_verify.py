@@ -41,6 +41,7 @@ def test_a_net_with_short_batches_is_verified_against_the_whole_batch(combinatio
         assert [check["found"] for check in claims(report, "distribute")][1:3] == [EXACT, EXACT]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combination", EVERY)
 def test_local_batchnorm_is_an_exemption_with_a_reason(combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:normalised", combination, "--steps", "6")
@@ -50,6 +51,7 @@ def test_local_batchnorm_is_an_exemption_with_a_reason(combination):
     assert all("each rank's own" in check["found"] for check in left_out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combination", EVERY[:2])
 def test_accumulated_and_clipped_gradients_with_adam_equal_the_twin_bit_for_bit(combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:accumulated", combination, "--steps", "6")
@@ -58,6 +60,7 @@ def test_accumulated_and_clipped_gradients_with_adam_equal_the_twin_bit_for_bit(
     assert len(claims(report, "checkpoint")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combination", on("torch", ("mpi",), (3,)))
 def test_three_processes_in_double_precision(combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:recipe", combination, "--steps", "20", "--dtype", "float64")
