@@ -53,6 +53,7 @@ class ControlChannel:
         self._lock = threading.Lock()
         self._left: dict[int, float] = {}
         self._leaving = False
+        self._ending = threading.Lock()
         self._wait: tuple[str, float] | None = None
         self._reported = False
         self._selector = selectors.DefaultSelector()
@@ -67,14 +68,10 @@ class ControlChannel:
         self._leaving = True
         self._send({"leave": self.rank})
 
-    def stand_down(self) -> None:
-        """Let another rank's failure no longer end this process, which ends by a failure of its own."""
+    def stand_down(self) -> bool:
+        """Leave the end of this process to its own failure; False if another rank's is ending it already."""
         self._leaving = True
-
-    def fail(self, message: str) -> None:
-        """Tell the others that this rank has failed; they end."""
-        self._leaving = True
-        self._send({"fail": self.rank, "message": message})
+        return self._ending.acquire(blocking=False)
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -189,7 +186,7 @@ class ControlChannel:
 
     def _end_all(self, rank: int, message: str) -> None:
         """Tell the others of the rank that failed, and end this process."""
-        if self._leaving:
+        if self._leaving or not self._ending.acquire(blocking=False):
             return
         self._leaving = True
         self._send({"fail": rank, "message": message})

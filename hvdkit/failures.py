@@ -18,11 +18,11 @@ from hvdkit.errors import HvdkitError, RankFailedError
 class Announcer(Protocol):
     """Whatever can tell the other ranks that this one has failed."""
 
-    def stand_down(self) -> None:
-        """Leave it to this rank's own failure to end it."""
-
     def fail(self, message: str) -> None:
         """Tell all ranks."""
+
+    def stand_down(self) -> bool:
+        """Leave the end of this process to its own failure; False if another rank's is ending it already."""
 
 
 class _Here:
@@ -58,8 +58,9 @@ def describe(error: BaseException) -> str:
 def leave(error: BaseException) -> NoReturn:
     """Show an error, record it, tell the other ranks, and end this process without waiting for anybody."""
     # ranks often fail at the same time: another's failure must not be shown, or recorded, over this one
-    if _Here.announcer is not None:
-        _Here.announcer.stand_down()
+    if _Here.announcer is not None and not _Here.announcer.stand_down():
+        # the control channel's thread is about to end this process
+        time.sleep(60)
     # torch.distributed wraps the hook and holds back what it writes to sys.stderr until it returns, which it never does
     stream = sys.__stderr__ or sys.stderr
     if isinstance(error, HvdkitError):
