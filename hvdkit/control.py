@@ -73,6 +73,11 @@ class ControlChannel:
         self._leaving = True
         return self._ending.acquire(blocking=False)
 
+    def fail(self, message: str) -> None:
+        """Tell the others that this rank has failed; they end."""
+        self._leaving = True
+        self._send({"fail": self.rank, "message": message})
+
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
         """Mark that this rank waits for others, so that the guard can end a wait that cannot end."""
