@@ -81,6 +81,11 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("HVDKIT_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "hvdkit")
 
 
+def keras_backend(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the library that the user wants Keras 3 to run on, or None if the variable is not set."""
+    return environ.get("KERAS_BACKEND")
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """Return a copy of this process's environment with the changes, for a child process."""
     return {**os.environ, **changes}

@@ -26,6 +26,9 @@ class Job:
     def __init__(self, command: list[str], engine: str, size: int, env: Mapping[str, str], **options: Any) -> None:
         self.token = uuid.uuid4().hex
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the job
+        # what a killed mpirun leaves behind stops a later one that happens to get its process id
+        self._sessions = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        env = {"PRTE_MCA_prte_tmpdir_base": self._sessions.name, **env}
         self.process = subprocess.Popen(
             [*launcher(engine, size), *command],
             env={**environment(), **env, "HVDKIT_TEST_TOKEN": self.token},
@@ -51,6 +54,7 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(timeout=10)
         self._output.close()
+        self._sessions.cleanup()
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,8 @@ def _variables(job: Job, folder: Path) -> dict[str, str]:
         variables["HVDKIT_TERMINAL"] = str(shutil.get_terminal_size().columns)
     if job.engine in ("mpi", "horovod"):
         variables.update(root_variables())
+        # what a killed mpirun leaves behind stops a later one that happens to get its process id
+        variables["PRTE_MCA_prte_tmpdir_base"] = str(folder)
         # `horovodrun --mpi` looks for mpirun on PATH; the one beside the interpreter is a last resort
         variables["PATH"] = os.pathsep.join((search_path(), os.path.dirname(sys.executable)))
     return variables

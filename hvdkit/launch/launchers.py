@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hvdkit import horovod_info
+from hvdkit.environment import keras_backend
 from hvdkit.errors import EngineError, LaunchError
 from hvdkit.launch.engine import find_mpiexec
 from hvdkit.launch.hosts import Host
@@ -76,7 +77,11 @@ def _horovod(job: Job) -> list[str]:
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(job.processes), "-H", hosts]
     # horovodrun's parser stumbles over script arguments that look like its own, so they travel as one word
     child = [sys.executable, "-m", "hvdkit.launch.child", json.dumps(job.program)]
-    return [*launcher, f"--{_controller(job)}", *job.launcher_args, *child]
+    # horovodrun itself loads TensorFlow, which crashes where its Keras runs on torch; that choice is the ranks' alone
+    launcher_only = ["env", "KERAS_BACKEND=tensorflow"]
+    chosen = keras_backend()
+    ranks_only = ["env", f"KERAS_BACKEND={chosen}"] if chosen else ["env", "-u", "KERAS_BACKEND"]
+    return [*launcher_only, *launcher, f"--{_controller(job)}", *job.launcher_args, *ranks_only, *child]
 
 
 def _controller(job: Job) -> str:

@@ -1,5 +1,6 @@
 """No process of a job outlives it."""
 
+import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -21,9 +22,9 @@ time.sleep(300)
 """
 
 
-def started(launch, *arguments):
+def started(launch, *arguments, **options):
     """Start three ranks with a loader worker and a process in a session of its own each; wait for them."""
-    process = launch.start("-np", 3, *arguments)
+    process = launch.start("-np", 3, *arguments, **options)
     ready = [launch.folder / f"ready-{rank}" for rank in range(3)]
     launch.wait_until(lambda: all(path.is_file() and path.read_text() for path in ready), 60)
     assert len(launch.processes()) > 3 * 4
@@ -89,3 +90,15 @@ def started_one(launch):
     process = launch.start("-np", 1, launch.script(WORKERS))
     launch.wait_until(lambda: (launch.folder / "ready-0").is_file(), 30)
     return process
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+def test_a_killed_mpirun_leaves_nothing_in_the_way_of_a_later_one(launch):
+    # Open MPI names its files after its process id, does not start where they exist, and leaves them when killed
+    temporary = launch.folder / "temporary"
+    temporary.mkdir()
+    process, _ = started(launch, "--engine", "mpi", launch.script(WORKERS), env={"TMPDIR": str(temporary)})
+    assert not list(temporary.glob("ompi*"))
+    process.kill()
+    launch.wait_until(lambda: not launch.processes(), 15)
