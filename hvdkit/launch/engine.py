@@ -43,6 +43,8 @@ def choose_engine(engine: str, processes: int, framework: str | None) -> Choice:
         raise LaunchError(f"engine serial is one process, not {processes}; use -np 1 or another engine")
     if engine == "horovod" and not _installed("horovod"):
         raise EngineError("engine horovod: Horovod is not installed; build it with: hvdkit build-horovod")
+    if engine == "horovod" and not any(horovod_info.built_for(name) for name in FRAMEWORKS):
+        raise EngineError("engine horovod: this Horovod was built for no framework; rebuild it: hvdkit build-horovod")
     if engine == "torch" and not _installed("torch"):
         raise EngineError("engine torch: PyTorch is not installed; pip install torch")
     if engine == "mpi" and not _mpi_ready():

@@ -195,3 +195,13 @@ def test_other_hosts_are_refused_with_the_commands(launch, engine):
         assert "--nnodes=2 --node-rank=1 --nproc-per-node=1 --master-addr=192.0.2.1" in commands[1]
     else:
         assert "mpirun -np 3 -H 192.0.2.1:2,192.0.2.2:1" in commands[0]
+
+
+def test_a02_a_horovod_without_any_extension_is_refused_before_the_start(launch):
+    launch.script("", "site/horovod/__init__.py")
+    script = launch.script("print(rank)\n")
+    path = os.pathsep.join((str(launch.folder / "site"), launch.environment()["PYTHONPATH"]))
+    done = launch("-np", 2, "--engine", "horovod", script, env={"PYTHONPATH": path})
+    assert refused(done) == (
+        "engine horovod: this Horovod was built for no framework; rebuild it: hvdkit build-horovod"
+    )
