@@ -1,8 +1,9 @@
 """Run mutants and print the table of docs/verify.md.
 
-python tests/verification/mutation_table.py results.json torch:mpi tf:mpi keras:mpi [-- NAME …]
+python tests/consistency/mutation_table.py results.json torch:mpi tf:mpi keras:mpi [-- NAME …]
 
-Results are added to those in the file; a mutant that is there already is not run again.
+Results are added to those in the file; a mutant that is there already is not run again. A column of its own for
+another environment is named before the framework: keras2=keras:mpi, in the environment with Keras 2.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from verify_runs import MUTANTS_FILE, run_verify  # noqa: E402
 
 def main(arguments: list[str]) -> None:
     path = Path(arguments[0])
-    pairs = arguments[1:]
+    columns = arguments[1:]
     names = list(MUTANTS)
-    if "--" in pairs:
-        names, pairs = pairs[pairs.index("--") + 1 :], pairs[: pairs.index("--")]
+    if "--" in columns:
+        names, columns = columns[columns.index("--") + 1 :], columns[: columns.index("--")]
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    for framework, engine in (pair.split(":") for pair in pairs):
+    for column in columns:
+        label, _, pair = column.rpartition("=")
+        framework, engine = pair.split(":")
         for name in names:
-            if framework in MUTANTS[name].frameworks and name not in results.get(framework, {}):
+            if framework in MUTANTS[name].frameworks and name not in results.get(label or framework, {}):
                 found = look(name, Combination(framework, engine, 2))
-                results.setdefault(framework, {})[name] = found
+                results.setdefault(label or framework, {})[name] = found
                 path.write_text(json.dumps(results, indent=2))
-                print(framework, name, MUTANTS[name].step, found, flush=True)
+                print(label or framework, name, MUTANTS[name].step, found, flush=True)
     print(table(results))
 
 
@@ -47,10 +50,10 @@ def look(name: str, combination: Combination) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     """Return the results in Markdown."""
-    head = ["fault", "step", *(f"named in {framework}" for framework in results), "words"]
+    head = ["fault", "step", *(f"named in {column}" for column in results), "words"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, mutant in MUTANTS.items():
-        found = [results[framework].get(name) for framework in results]
+        found = [results[column].get(name) for column in results]
         named = ["-" if entry is None else str(entry["step"]) for entry in found]
         words = next((entry["found"] for entry in found if entry is not None), "")
         lines.append(f"| {name.replace('_', ' ')} | {mutant.step} | {' | '.join(named)} | {words} |")

@@ -1,6 +1,6 @@
 """hvdkit, broken in one place at a time; each name below is a function that breaks it and returns a recipe.
 
-hvdkit verify tests/verification/mutants.py:skip_broadcast --framework torch -np 2
+hvdkit verify tests/consistency/mutants.py:skip_broadcast --framework torch -np 2
 
 A mutant is in force in every process that loads this file, so that nothing but the tool's own arithmetic is right.
 """

@@ -22,7 +22,7 @@ def cases():
                 yield pytest.param(name, combination, marks=marks, id=f"{combination.framework}-{name}")
 
 
-@pytest.mark.parametrize(("name", "combination"), cases())
+@pytest.mark.parametrize(("name", "combination"), list(cases()))
 def test_a_mutant_is_caught_and_its_step_named(name, combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:{name}", combination, "--steps", "6")
     assert finished.code == 1, finished.stdout + finished.stderr

@@ -12,8 +12,8 @@ from typing import Any
 from rank_jobs import Finished, Job
 from ranks import Combination
 
-ROOT = Path(__file__).parents[2]
-MUTANTS_FILE = str(Path(__file__).with_name("mutants.py"))
+ROOT = Path(__file__).parents[1]
+MUTANTS_FILE = str(Path(__file__).parent / "consistency" / "mutants.py")
 SECONDS = 240.0
 
 
