@@ -24,14 +24,15 @@ def samples(count: int, dtype: str = "float32", seed: int = 3) -> tuple[np.ndarr
     return x.astype(dtype), y
 
 
-def small_net(dtype: str = "float32", frozen: bool = False, ending: str | None = None) -> Any:
+def small_net(dtype: str = "float32", frozen: bool = False, ending: str | None = None, penalty: float = 0.0) -> Any:
     """Return a net of two dense layers, with one more in front that is not trained if ``frozen``."""
     import keras
 
     layers = keras.layers
     inputs = keras.Input((FEATURES,), dtype=dtype)
     x = layers.Dense(5, dtype=dtype, trainable=False)(inputs) if frozen else inputs
-    x = layers.Dense(8, activation="tanh", dtype=dtype)(x)
+    regulariser = keras.regularizers.L2(penalty) if penalty else None
+    x = layers.Dense(8, activation="tanh", dtype=dtype, kernel_regularizer=regulariser)(x)
     return keras.Model(inputs, layers.Dense(CLASSES, dtype=dtype, activation=ending)(x))
 
 
@@ -62,6 +63,7 @@ def plain(model: Any, optimizer: Any, data: Any, order: Any, clip: float | None 
     for indices in order:
         with tf.GradientTape() as tape:
             value = loss(data[1][indices], model(data[0][indices], training=True))
+            value = tf.add_n([value, *model.losses])
         gradients = tape.gradient(value, variables)
         if clip is not None:
             norm = tf.sqrt(sum(tf.reduce_sum(gradient**2) for gradient in gradients))

@@ -35,7 +35,7 @@ class TfTrainer(LoopTrainer):
     def _update_weights(self, x: Any, y: Any, weight: Any) -> Any:
         with tf.GradientTape() as tape:
             outputs = self.model(x, training=True)
-            loss = tf.reduce_mean(self._loss(y, outputs))
+            loss = self._mean_loss(y, outputs)
             weighted = loss * tf.cast(weight, loss.dtype)
         variables = self.model.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(weighted, variables), variables, strict=True))
@@ -43,7 +43,11 @@ class TfTrainer(LoopTrainer):
 
     def _measure(self, x: Any, y: Any) -> Any:
         outputs = self.model(x, training=False)
-        return [tf.reduce_mean(self._loss(y, outputs)), *(metric(y, outputs) for _, metric in self._metrics)]
+        return [self._mean_loss(y, outputs), *(metric(y, outputs) for _, metric in self._metrics)]
+
+    def _mean_loss(self, y: Any, outputs: Any) -> Any:
+        """Return the mean over the batch, and what the layers' regularisers add to it, as Keras's ``fit`` does."""
+        return tf.add_n([tf.reduce_mean(self._loss(y, outputs)), *self.model.losses])
 
     def _train_epoch(self) -> Sums:
         sums = Sums()

@@ -59,10 +59,7 @@ class KerasReference(Reference):
 
     def _values(self, x: Any, y: Any, training: bool) -> Any:
         outputs = self.model(x, training=training)
-        loss = tf.reduce_mean(self._loss(y, outputs))
-        if self._side.framework == "keras":
-            # fit adds what regularisers ask for
-            loss = tf.add_n([loss, *self.model.losses])
+        loss = tf.add_n([tf.reduce_mean(self._loss(y, outputs)), *self.model.losses])
         values = {"loss": loss}
         for entry in self.recipe.metrics:
             if entry == "accuracy":

@@ -25,6 +25,7 @@ CASES = {
     "pad": {"optimizer": hvdkit.Adam(0.01), "count": 29, "uneven": "pad"},
     "drop": {"optimizer": hvdkit.Adam(0.01), "count": 29, "uneven": "drop"},
     "frozen": {"optimizer": hvdkit.Adam(0.01), "frozen": True},
+    "regularised": {"optimizer": hvdkit.SGD(0.2), "count": 29, "penalty": 0.1},
 }
 ACCUMULATED = {
     "accumulate 4": {"optimizer": hvdkit.Adam(0.01), "count": 64, "accumulate": 4},
@@ -36,7 +37,7 @@ BOTH = [*on("tf", engines=("mpi",)), *on("keras", engines=("mpi",))]
 HOROVOD = [*on("tf", engines=("horovod",)), *on("keras", engines=("horovod",))]
 
 
-def compared(framework, dtype, optimizer, count=32, uneven="exact", clip=None, accumulate=1, frozen=False):
+def compared(framework, dtype, optimizer, count=32, uneven="exact", clip=None, accumulate=1, frozen=False, penalty=0.0):
     """Train on the ranks and, with Keras alone, on one process; runs on every rank."""
     import keras
     import keras_runs as runs
@@ -47,7 +48,7 @@ def compared(framework, dtype, optimizer, count=32, uneven="exact", clip=None, a
     try:
         data, steps = runs.samples(count, dtype), runs.Steps()
         recipe = hvdkit.Recipe(
-            model=lambda: runs.small_net(dtype, frozen),
+            model=lambda: runs.small_net(dtype, frozen, penalty=penalty),
             data=hvdkit.Data(train=data),
             optimizer=optimizer,
             batch_size=BATCH,
@@ -60,7 +61,7 @@ def compared(framework, dtype, optimizer, count=32, uneven="exact", clip=None, a
         trainer = hvdkit.apply(recipe, framework)
         before = runs.values(trainer.model.weights)
         trainer.fit()
-        expected = runs.start(runs.small_net(dtype, frozen), before)
+        expected = runs.start(runs.small_net(dtype, frozen, penalty=penalty), before)
         group = BATCH * trainer.world.size * accumulate
         order = runs.blocks(count, group, EPOCHS, uneven, trainer.world.size)
         rate = optimizer.lr * trainer.world.size * accumulate
