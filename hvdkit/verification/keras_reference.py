@@ -1,11 +1,11 @@
-"""The reference for Keras models on TensorFlow: a tape, and the optimizer as it is."""
+"""The reference for Keras models; what computes gradients is in one module for each library that Keras runs on."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from hvdkit.keras_objects.models import build_loss
 from hvdkit.keras_objects.versions import keras
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class KerasReference(Reference):
-    """The reference in Keras."""
+    """The reference in Keras: gradients by the library's own means, and the optimizer as it is."""
 
     def __init__(self, side: KerasSide, recipe: Recipe) -> None:
         self._side = side
@@ -27,9 +27,6 @@ class KerasReference(Reference):
         model = side.build(recipe)
         super().__init__(recipe, model, *side.backend.build_optimizer(recipe.pick("optimizer", side.framework), model))
         self._loss = build_loss(recipe.pick("loss", side.framework))
-        self._compute = tf.function(self._pass, reduce_retracing=True)
-        self._measure = tf.function(self._test, reduce_retracing=True)
-        self._step = tf.function(self._apply, reduce_retracing=True)
         if model.built:
             self.optimizer.build(model.trainable_variables)
 
@@ -41,52 +38,16 @@ class KerasReference(Reference):
 
     def gradients(self, arrays: Arrays, weight: float, count: int) -> Gradients:
         """Return the gradients of ``weight`` times the mean loss, and note loss and metrics."""
-        gradients, values = self._compute(arrays["x"], arrays["y"], tf.constant(weight, tf.float64))
+        gradients, values = self._train(arrays["x"], arrays["y"], weight)
         self._note(values, count)
-        present = iter(gradients)
-        return [next(present) if used else None for used in self._used]
-
-    def _pass(self, x: Any, y: Any, weight: Any) -> Any:
-        with tf.GradientTape() as tape:
-            values, loss = self._values(x, y, training=True)
-            weighted = loss * tf.cast(weight, loss.dtype)
-        gradients = tape.gradient(weighted, self.model.trainable_variables)
-        self._used = [gradient is not None for gradient in gradients]
-        return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None], values
-
-    def _test(self, x: Any, y: Any) -> Any:
-        return self._values(x, y, training=False)[0]
-
-    def _values(self, x: Any, y: Any, training: bool) -> Any:
-        outputs = self.model(x, training=training)
-        loss = tf.add_n([tf.reduce_mean(self._loss(y, outputs)), *self.model.losses])
-        values = {"loss": loss}
-        for entry in self.recipe.metrics:
-            if entry == "accuracy":
-                right = tf.equal(tf.argmax(outputs, 1), tf.cast(y, tf.int64))
-                values["accuracy"] = tf.reduce_mean(tf.cast(right, tf.float64))
-            elif self._side.framework == "tf":
-                values[getattr(entry, "__name__", type(entry).__name__)] = tf.reduce_mean(entry(y, outputs))
-        return values, loss
-
-    def _note(self, values: Any, count: int) -> None:
-        for name, value in values.items():
-            self.note(name, float(value), count)
+        return gradients
 
     def apply(self, gradients: Gradients, rate: float) -> None:
         """Clip the gradients and update the weights."""
         self._set_rate(rate)
-        self._step([gradient for gradient in gradients if gradient is not None])
-
-    def _apply(self, gradients: Any) -> None:
-        variables = [
-            variable for variable, used in zip(self.model.trainable_variables, self._used, strict=True) if used
-        ]
-        limit = self.recipe.distribute.clip_norm if self.recipe.distribute else None
-        if limit is not None:
-            factor = tf.minimum(1.0, limit / tf.linalg.global_norm(gradients))
-            gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
-        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        pairs = zip(gradients, self.model.trainable_variables, strict=True)
+        present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        self._update([gradient for gradient, _ in present], [variable for _, variable in present])
 
     def _set_rate(self, rate: float) -> None:
         """Set the rate; Keras's momentum has the old one folded in (Goyal et al., 2017, remark 2)."""
@@ -101,7 +62,11 @@ class KerasReference(Reference):
         """Note loss and metrics of neutral arrays, without training."""
         for start in range(0, len(x), self.recipe.batch_size):
             part = slice(start, start + self.recipe.batch_size)
-            self._note(self._measure(np.asarray(x[part]), np.asarray(y[part])), len(x[part]))
+            self._note(self._test(np.asarray(x[part]), np.asarray(y[part])), len(x[part]))
+
+    def _note(self, values: dict[str, Any], count: int) -> None:
+        for name, value in values.items():
+            self.note(name, float(value), count)
 
     def statistics(self) -> Arrays:
         """Return what is not trained."""
@@ -112,3 +77,19 @@ class KerasReference(Reference):
         variables = self._side.variables(self.model)
         for name, value in arrays.items():
             variables[name].assign(value)
+
+    @property
+    def _clip_norm(self) -> float | None:
+        return self.recipe.distribute.clip_norm if self.recipe.distribute else None
+
+    @abstractmethod
+    def _train(self, x: Any, y: Any, weight: float) -> tuple[Gradients, dict[str, Any]]:
+        """Return the gradients of ``weight`` times the mean loss, None for variables without, and loss and metrics."""
+
+    @abstractmethod
+    def _test(self, x: Any, y: Any) -> dict[str, Any]:
+        """Return loss and metrics without training."""
+
+    @abstractmethod
+    def _update(self, gradients: Gradients, variables: list[Any]) -> None:
+        """Clip gradients to the recipe's norm and let the optimizer update the variables."""

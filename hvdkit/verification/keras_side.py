@@ -10,46 +10,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.errors import RecipeError
+from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import keras, library, name_of, seed_variables
 from hvdkit.recipe import Recipe
 from hvdkit.verification.reference import Reference
 from hvdkit.verification.side import Side
-from hvdkit.verification.storage import Arrays
+from hvdkit.verification.storage import Arrays, State
 
 
 class KerasSide(Side):
-    """Models and optimizers of Keras 2 and 3 on TensorFlow.
-
-    Raises:
-        RecipeError: Keras runs on another library.
-    """
+    """Models and optimizers of Keras 2 and 3; what differs between the libraries under Keras is in ``library``."""
 
     def __init__(self, framework: str) -> None:
-        if library() != "tf":
-            raise RecipeError(
-                f"verify knows Keras on TensorFlow only, not on {library()}; set KERAS_BACKEND=tensorflow"
-            )
         self.framework = framework
         self.backend: Any = importlib.import_module(f"hvdkit.{framework}")
+        self.library: Any = importlib.import_module(f"hvdkit.verification.keras_{library()}")
 
     def set_dtype(self, dtype: str) -> None:
         """Build models in this dtype from now on."""
+        self.library.prepare(dtype)
         keras().backend.set_floatx(dtype)
 
     def threads(self) -> int:
-        """Return the threads that were set, 0 for as many as TensorFlow likes."""
-        import tensorflow as tf
-
-        return int(tf.config.threading.get_intra_op_parallelism_threads())
+        """Return the threads that were set, 0 for as many as the library likes."""
+        return int(self.library.threads())
 
     def set_threads(self, number: int) -> None:
         """Compute with as many threads as the ranks."""
-        import tensorflow as tf
-
-        if number:
-            tf.config.threading.set_intra_op_parallelism_threads(number)
-            tf.config.threading.set_inter_op_parallelism_threads(max(2, number))
+        self.library.set_threads(number)
 
     def build(self, recipe: Recipe) -> Any:
         """Build the recipe's model."""
@@ -57,10 +45,7 @@ class KerasSide(Side):
 
     def device(self, model: Any) -> str:
         """Return the device that this process sees."""
-        import tensorflow as tf
-
-        visible = tf.config.get_visible_devices("GPU")
-        return f"gpu:{visible[0].name.rpartition(':')[2]}" if visible else "cpu"
+        return str(self.library.device())
 
     def parameters(self, model: Any) -> Arrays:
         """Return the trained variables."""
@@ -76,7 +61,7 @@ class KerasSide(Side):
 
     def rate(self, optimizer: Any) -> float:
         """Return the learning rate."""
-        return float(np.asarray(optimizer.learning_rate))
+        return float(to_numpy(optimizer.learning_rate))
 
     def layers(self, model: Any) -> Iterator[tuple[str, str]]:
         """Yield the name and the class of every layer."""
@@ -95,18 +80,18 @@ class KerasSide(Side):
         """Give a rank other weights and statistics than the root's, for the broadcast to mend."""
         random = np.random.default_rng(rank)
         for variable in [*model.trainable_variables, *self._untrained(model)]:
-            value = np.asarray(variable)
+            value = to_numpy(variable)
             if value.dtype.kind == "f":
                 variable.assign(value + 0.1 * random.random(value.shape).astype(value.dtype))
 
     def random_state(self, model: Any) -> str:
         """Return a digest of the seeds that the model's layers draw from; empty in Keras 2, which hides them."""
-        states = [np.asarray(variable).tobytes() for variable in seed_variables(model)]
+        states = [to_numpy(variable).tobytes() for variable in seed_variables(model)]
         return hashlib.sha256(b"".join(states)).hexdigest()[:16] if states else ""
 
     def is_random(self, model: Any, x: Any) -> bool:
         """Say whether two training passes give different outputs."""
-        first, second = (np.asarray(model(x, training=True)) for _ in range(2))
+        first, second = (to_numpy(model(x, training=True)) for _ in range(2))
         return not np.array_equal(first, second)
 
     def neutral(self, x: NDArray[Any]) -> NDArray[Any]:
@@ -118,13 +103,17 @@ class KerasSide(Side):
         if self.framework == "tf":
             trainer.batches = _Recorded(trainer, recorder)
         else:
-            _record_training_steps(trainer, recorder)
+            self.library.record_batches(trainer, recorder)
 
     def reference(self, recipe: Recipe) -> Reference:
         """Make the reference."""
-        from hvdkit.verification.keras_reference import KerasReference
+        reference: Reference = self.library.make_reference(self, recipe)
+        return reference
 
-        return KerasReference(self, recipe)
+    def state(self, model: Any, optimizer: Any) -> State:
+        """Return what is compared."""
+        self.library.fetch(model)
+        return super().state(model, optimizer)
 
     def variables(self, model: Any) -> dict[str, Any]:
         """Return the model's variables by the names of :meth:`parameters` and :meth:`statistics`."""
@@ -155,23 +144,6 @@ class _Recorded:
             yield x, y
 
 
-def _record_training_steps(trainer: Any, recorder: Any) -> None:
-    """Note what the model's training step is given; a sample of weight 0 stands for none."""
-    import tensorflow as tf
-
-    step = trainer.model.train_step
-
-    def note(x: Any, y: Any, weights: Any) -> None:
-        recorder.note_batch(trainer, x, y, {}, len(x) if np.any(weights) else 0, None)
-
-    def recorded(data: Any) -> Any:
-        x, y, *weights = data
-        tf.numpy_function(note, [x, y, weights[0] if weights else tf.ones([])], [])
-        return step(data)
-
-    object.__setattr__(trainer.model, "train_step", recorded)
-
-
 def _named(variables: Any) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for variable in variables:
@@ -185,7 +157,7 @@ def _named(variables: Any) -> dict[str, Any]:
 
 
 def _read(variables: dict[str, Any]) -> Arrays:
-    return {name: np.array(variable) for name, variable in variables.items()}
+    return {name: np.array(to_numpy(variable)) for name, variable in variables.items()}
 
 
 def make_side(framework: str) -> KerasSide:

@@ -33,14 +33,24 @@ class Recorder(Observer):
         left_out = ("epoch", "seconds", "samples_per_second", "learning_rate")
         self.epochs.append({name: float(value) for name, value in record.items() if name not in left_out})
 
-    def note_batch(self, trainer: Trainer, x: Any, y: Any, extra: Any, count: int, weight: float | None) -> None:
-        """Note a micro-batch of the update under way."""
+    def note_batch(
+        self,
+        trainer: Trainer,
+        x: Any,
+        y: Any,
+        extra: Any,
+        count: int,
+        weight: float | None,
+        position: tuple[int, int] | None = None,
+    ) -> None:
+        """Note a micro-batch of the update under way, or of the update (from 1) and epoch (from 0) in ``position``."""
+        update, epoch = position or (trainer.global_step + 1, trainer.epoch)
         self.log.add_micro(
             x,
             y,
             extra,
-            update=trainer.global_step + 1,
-            epoch=trainer.epoch,
+            update=update,
+            epoch=epoch,
             count=count,
             weight=weight,
             samples=sample_digests(self._side.neutral(x), y) if count else [],
@@ -65,5 +75,5 @@ class Recorder(Observer):
         self.log.save()
 
     def _note(self, trainer: Trainer) -> None:
-        rate = self._side.rate(trainer.optimizer)
-        self.log.add_snapshot(trainer.global_step, rate, self._side.state(trainer.model, trainer.optimizer))
+        state = self._side.state(trainer.model, trainer.optimizer)
+        self.log.add_snapshot(trainer.global_step, self._side.rate(trainer.optimizer), state)

@@ -93,6 +93,7 @@ recipe = hvdkit.Recipe(
     seed=3,
     scale_lr=hvdkit.ScaleLR("linear", warmup_epochs=1),
 )
+steady = recipe.replace(scale_lr=hvdkit.ScaleLR("linear"))
 normalised = recipe.replace(model=nets(True))
 accumulated = recipe.replace(distribute=hvdkit.Distribute(accumulate=2, clip_norm=0.1), optimizer=hvdkit.Adam(lr=0.01))
 

@@ -12,6 +12,8 @@ from verify_runs import MUTANTS_FILE, run_verify
 
 pytestmark = pytest.mark.timeout(400)
 EVERY = [*on("torch", ("torch",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]
+KERAS_ON_TORCH = on("keras", ("torch", "mpi", "horovod"), env={"KERAS_BACKEND": "torch"})
+KERAS_ON_JAX = on("keras", ("mpi",), env={"KERAS_BACKEND": "jax"})
 EXACT = "bit for bit the same"
 
 
@@ -39,6 +41,22 @@ def test_a_net_with_short_batches_is_verified_against_the_whole_batch(combinatio
     assert any("short batches" in check["found"] for check in claims(report, "shard"))
     if combination.framework == "torch":
         assert [check["found"] for check in claims(report, "distribute")][1:3] == [EXACT, EXACT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", KERAS_ON_TORCH)
+def test_keras_on_torch_is_verified(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:recipe", combination, "--steps", "6")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert all(check["passed"] for check in claims(report, "distribute"))
+
+
+@pytest.mark.parametrize("combination", KERAS_ON_JAX)
+def test_keras_on_jax_is_verified_at_a_steady_rate(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:steady", combination, "--steps", "6")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert all(check["passed"] for check in claims(report, "distribute"))
+    assert any("short batches" in check["found"] for check in claims(report, "shard"))
 
 
 @pytest.mark.slow
