@@ -1,0 +1,170 @@
+"""``examples/imagenet.py``: four methods on a small folder of images, its refusals, and files that all methods read."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+from example_runs import HVDKIT, ROOT, available, run, succeed
+from ranks import on
+
+
+def installed(package):
+    return importlib.util.find_spec(package) is not None
+
+
+torch_here = pytest.mark.skipif(not available(on("torch", ("serial",), (1,))), reason="torch is not installed")
+pytestmark = [pytest.mark.timeout(300), pytest.mark.torch, torch_here]
+SCRIPT = str(ROOT / "examples/imagenet.py")
+SMALL = ("--image-size", "32", "--workers", "1", "--lr", "0.02", "--warmup-epochs", "1", "--seed", "3")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+HOROVOD = available(on("torch", ("horovod",)))
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A folder with 3 classes of coloured noise: 24 training and 7 validation images each."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    root = tmp_path_factory.mktemp("images")
+    for part, count in (("train", 24), ("val", 7)):
+        for label in range(3):
+            folder = root / part / f"class{label}"
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 120, (40, 48, 3), dtype=np.uint8)
+                pixels[..., label] += 120
+                Image.fromarray(pixels).save(folder / f"{number}.jpg")
+    return root
+
+
+def started(method, np=2):
+    launchers = {
+        "single": ["python"],
+        "dp": ["python"],
+        "ddp": ["python", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={np}"],
+        "horovod": [*HVDKIT, "run", "-np", str(np), "--engine", "torch"],
+    }
+    return [*launchers[method], SCRIPT]
+
+
+def epochs(finished):
+    """Return what rank 0 printed of each epoch."""
+    pattern = re.compile(r"^(?:\[0\] )?epoch (\d+): (.*)$", re.MULTILINE)
+    records = []
+    for number, text in pattern.findall(finished.stdout):
+        values = {name: float(value) for name, value in re.findall(r"(\w+) ([-\d.]+)", text.split(", 0 steps")[0])}
+        records.append({"epoch": int(number), **values})
+    return records
+
+
+@pytest.mark.parametrize("method", ["single", "dp", "ddp", "horovod"])
+def test_every_method_trains_and_counts_each_validation_image_once(images, method):
+    batch = "8" if method in ("single", "dp") else "4"
+    command = [*started(method), str(images), "--method", method, "-b", batch, "--epochs", "1", *SMALL]
+    (record,) = epochs(succeed(*command, env=ONE_THREAD))
+    assert record["images_per_second"] > 0
+    assert record["lr"] == pytest.approx(0.02 if method in ("single", "dp") else 0.04)
+    # 21 validation images: top-1 is a multiple of 1/21, top-5 of 3 classes is certain
+    assert record["val_top1"] * 21 == pytest.approx(round(record["val_top1"] * 21), abs=2e-3)
+    assert record["top5"] == record["val_top5"] == 1.0
+
+
+def test_a_checkpoint_of_hvdkit_goes_on_under_another_method(images, tmp_path):
+    common = [str(images), "-b", "4", *SMALL]
+    first = [*started("horovod"), *common, "--epochs", "1", "--checkpoint", str(tmp_path), "--precision", "bf16"]
+    (trained,) = epochs(succeed(*first, env=ONE_THREAD))
+    resume = ["--resume", str(tmp_path / "checkpoint.pt")]
+    (seen,) = epochs(succeed(*started("single"), *common, *resume, "--method", "single", "--evaluate", env=ONE_THREAD))
+    assert seen["epoch"] == 1
+    assert seen["val_top1"] == trained["val_top1"]
+    (second,) = epochs(succeed(*started("ddp"), *common, *resume, "--method", "ddp", "--epochs", "2", env=ONE_THREAD))
+    assert second["epoch"] == 2
+
+
+@pytest.mark.slow
+def test_training_stops_at_the_wanted_accuracy_and_fp16_counts_skipped_steps(images):
+    command = [*started("horovod"), str(images), "-b", "4", *SMALL, "--epochs", "30", "--desired-acc", "0.3"]
+    finished = succeed(*command, "--opt-level", "O1", env=ONE_THREAD)
+    records = epochs(finished)
+    assert 1 <= len(records) < 30
+    assert records[-1]["val_top1"] >= 0.3
+    assert re.search(r"\d+ steps skipped", finished.stdout)
+
+
+@pytest.mark.horovod
+@pytest.mark.skipif(not HOROVOD, reason="there is no Horovod for torch")
+def test_horovodrun_starts_it(images):
+    command = ["horovodrun", "-np", "2", "python", SCRIPT, str(images), "-b", "4", *SMALL, "--epochs", "1"]
+    finished = succeed(*command, env=ONE_THREAD)
+    assert "epoch 1: loss" in finished.stdout
+
+
+REFUSED = {
+    ("-a", "resnet35"): "--arch 'resnet35' is no classifier of torchvision; did you mean resnet50, resnet34",
+    ("--method", "ddp"): "--method ddp: start it with torchrun, or with hvdkit run -np N --engine torch",
+    ("--opt-level", "O3"): "--opt-level O3: use --precision bf16 or fp16, which keep weights in fp32",
+    ("--opt-level", "O1", "--precision", "bf16"): "--opt-level and --precision say the same; give one of them",
+    ("--dist-backend", "nccl"): "--dist-backend: NCCL is taken on GPUs and Gloo on CPUs; leave it out",
+    ("--world-size", "2", "--rank", "1", "--dist-url", "tcp://a:1"): (
+        "torchrun --nnodes=2 --node-rank=1 --master-addr=a --master-port=1 --nproc-per-node=GPUS imagenet.py"
+    ),
+    ("-b", "100", "--method", "single"): "72 training images are less than one batch of all processes; lower -b",
+}
+
+
+@pytest.mark.parametrize("flags", REFUSED, ids=" ".join)
+def test_flags_that_cannot_be_are_refused_with_what_replaces_them(images, flags):
+    finished = run("python", SCRIPT, str(images), "-b", "8", *SMALL, *flags)
+    assert finished.code == 1
+    (line,) = finished.stderr.strip().splitlines()
+    assert line.startswith("hvdkit: error: ")
+    assert REFUSED[flags] in line
+
+
+def test_a_net_without_batchnorm_at_a_high_rate_is_warned_about(images):
+    command = [*started("single"), str(images), "-a", "alexnet", "--method", "single", "--image-size", "64"]
+    finished = succeed(*command, "--lr", "0.1", "--evaluate", "-b", "8", env=ONE_THREAD)
+    assert "warning: alexnet has no BatchNorm, with which --lr 0.1 may not learn; try --lr 0.01" in finished.stderr
+
+
+def test_a_flat_validation_folder_is_refused_and_sort_val_mends_it(images, tmp_path):
+    data, labels = tmp_path / "data", tmp_path / "labels.txt"
+    (data / "val").mkdir(parents=True)
+    (data / "train").symlink_to(images / "train")
+    with labels.open("w") as file:
+        for path in sorted((images / "val").rglob("*.jpg")):
+            name = f"{path.parent.name}_{path.name}"
+            (data / "val" / name).write_bytes(path.read_bytes())
+            file.write(f"{name} {path.parent.name}\n")
+    command = [*started("single"), str(data), "--method", "single", "-b", "8", "--evaluate", *SMALL]
+    refused = run(*command)
+    assert refused.code == 1
+    assert f"python -m hvdkit.datasets sort-val {data / 'val'} LABELS" in refused.stderr
+    succeed("python", "-m", "hvdkit.datasets", "sort-val", str(data / "val"), str(labels))
+    assert "val_top1" in succeed(*command, env=ONE_THREAD).stdout
+
+
+@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
+@pytest.mark.skipif(installed("tensorflow"), reason="tensorboard loads TensorFlow where it is installed")
+def test_tensorboard_gets_the_scalars_of_each_epoch(images, tmp_path):
+    command = [*started("horovod"), str(images), "-b", "4", "--epochs", "1", *SMALL, "--tensorboard", str(tmp_path)]
+    succeed(*command, env=ONE_THREAD)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert {"loss", "top1", "val_top5", "images_per_second", "lr"} <= set(events.Tags()["scalars"])
+
+
+@pytest.mark.skipif(installed("tensorboard"), reason="tensorboard is installed")
+def test_without_tensorboard_its_package_is_named(images, tmp_path):
+    command = [*started("single"), str(images), "--method", "single", "-b", "8", *SMALL, "--tensorboard", str(tmp_path)]
+    finished = run(*command)
+    assert finished.code == 1
+    assert (
+        finished.stderr.strip() == "hvdkit: error: --tensorboard needs the package tensorboard; pip install tensorboard"
+    )
