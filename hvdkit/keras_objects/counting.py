@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdkit.keras_objects.reduction import Reduction, gradient_math
-from hvdkit.keras_objects.versions import loss_tracker
+from hvdkit.keras_objects.versions import keras, loss_tracker
 
 
 def note_samples(model: Any, reduction: Reduction) -> None:
@@ -40,7 +40,8 @@ def show_unweighted(model: Any) -> None:
             return
         weight = math.largest(sample_weight)
         real = math.any_weight(sample_weight)
-        _track(model, lambda value: value / (weight + (1 - real)), length * real)
+        divisor = weight + (1 - real)
+        _track(model, lambda value: value / keras().ops.cast(divisor, value.dtype), length * real)
 
     _before_loss(model, note)
     compute_metrics = model.compute_metrics
@@ -48,7 +49,8 @@ def show_unweighted(model: Any) -> None:
     @functools.wraps(compute_metrics)
     def counting(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if sample_weight is not None:
-            sample_weight = sample_weight * 0 + math.any_weight(sample_weight)
+            one = keras().ops.cast(math.any_weight(sample_weight), sample_weight.dtype)
+            sample_weight = sample_weight * 0 + one
         return compute_metrics(x, y, y_pred, sample_weight)
 
     object.__setattr__(model, "compute_metrics", counting)

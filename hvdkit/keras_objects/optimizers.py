@@ -6,8 +6,9 @@ from typing import Any
 
 from hvdkit import optimizers
 from hvdkit.errors import ModelError, RecipeError
+from hvdkit.keras_objects.reduction import gradient_math
 from hvdkit.keras_objects.variables import to_numpy
-from hvdkit.keras_objects.versions import before_update, check_optimizer, keras
+from hvdkit.keras_objects.versions import before_update, check_optimizer, is_keras3, keras, library
 
 
 def build_optimizer(source: Any) -> tuple[Any, float]:
@@ -21,6 +22,8 @@ def build_optimizer(source: Any) -> tuple[Any, float]:
         optimizer = _translate(source)
         if not isinstance(source, optimizers.AdamW) and source.weight_decay:
             _add_l2(optimizer, source.weight_decay)
+        elif not isinstance(source, optimizers.SGD):
+            _join_rows(optimizer)
         return optimizer, source.lr
     optimizer = source() if callable(source) else None
     if optimizer is None:
@@ -48,6 +51,12 @@ def _add_l2(optimizer: Any, decay: float) -> None:
         return [gradient + decay * variable for gradient, variable in zip(gradients, variables, strict=True)]
 
     before_update(optimizer, with_decay)
+
+
+def _join_rows(optimizer: Any) -> None:
+    """Add up the rows of a sparse gradient before they are squared; Keras 3 squares each occurrence by itself."""
+    if is_keras3() and library() == "tf":
+        before_update(optimizer, lambda gradients, _: gradient_math().join_rows(gradients))
 
 
 def rate_of(optimizer: Any) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdkit.errors import DataError, RecipeError
-from hvdkit.keras_objects.weights import sample_weights
+from hvdkit.keras_objects.weights import sample_weights, weight_type
 from hvdkit.plan import MicroBatch, ShardPlan
 from hvdkit.world import World
 
@@ -56,7 +56,7 @@ def shard_arrays(data: Any, plan: ShardPlan, rank: int, prefetch: int, weighted:
 
     signature = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in (x, y)]
     if weighted:
-        signature.append(tf.TensorSpec((None,), tf.float32))
+        signature.append(tf.TensorSpec((None,), weight_type()))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=tuple(signature))
     sharded.dataset = dataset.apply(tf.data.experimental.assert_cardinality(sharded.passes)).prefetch(prefetch)
     return sharded

@@ -88,8 +88,9 @@ def gather_sparse(channel: Any, gradient: Any, count: Any, total: Any) -> Any:
 
 def clip(gradients: list[Any], limit: float) -> list[Any]:
     """Scale gradients by min(1, limit / norm)."""
-    gradients = [_distinct(gradient) if is_sparse(gradient) else gradient for gradient in gradients]
-    factor = tf.minimum(1.0, limit / tf.linalg.global_norm(gradients))
+    gradients = join_rows(gradients)
+    norm = tf.linalg.global_norm(gradients)
+    factor = tf.minimum(tf.ones_like(norm), limit / norm)
     return [
         tf.IndexedSlices(gradient.values * tf.cast(factor, gradient.dtype), gradient.indices, gradient.dense_shape)
         if is_sparse(gradient)
@@ -98,8 +99,12 @@ def clip(gradients: list[Any], limit: float) -> list[Any]:
     ]
 
 
+def join_rows(gradients: list[Any]) -> list[Any]:
+    """Add up rows of the same index in sparse gradients, without which norms and squares would be others."""
+    return [_distinct(gradient) if is_sparse(gradient) else gradient for gradient in gradients]
+
+
 def _distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Add up rows of the same index, without which the norm would be another."""
     rows, positions = tf.unique(gradient.indices)
     summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
     return tf.IndexedSlices(summed, rows, gradient.dense_shape)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from hvdkit.keras_objects.versions import keras
 from hvdkit.plan import MicroBatch, ShardPlan
 
 
@@ -15,7 +18,12 @@ def needs_weights(plan: ShardPlan) -> bool:
     return uneven and (plan.accumulate > 1 or rest < plan.size)
 
 
-def sample_weights(part: MicroBatch, plan: ShardPlan) -> NDArray[np.float32]:
+def weight_type() -> str:
+    """Return the dtype of the weights: that of a loss in double precision, else ``float32``."""
+    return "float64" if keras().backend.floatx() == "float64" else "float32"
+
+
+def sample_weights(part: MicroBatch, plan: ShardPlan) -> NDArray[np.floating[Any]]:
     """Return one weight per sample: 1, or 0 for a repeated one; with several passes per update the batch's weight."""
     weight = part.weight if plan.accumulate > 1 else float(part.weight > 0)
-    return np.full(len(part.indices), weight, np.float32)
+    return np.full(len(part.indices), weight, weight_type())
