@@ -9,7 +9,7 @@ from typing import Any, cast
 from hvdkit import failures
 from hvdkit.checkpoint import epoch_files, stray_files
 from hvdkit.datasets import check
-from hvdkit.errors import CheckpointError, ModelError, RecipeError
+from hvdkit.errors import CheckpointError, DataError, ModelError, RecipeError
 from hvdkit.plan import LearningRate, steps_for_rank
 from hvdkit.protocol import Backend
 from hvdkit.recipe import FRAMEWORKS, Data, Recipe
@@ -45,6 +45,7 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
     world = backend.init(recipe.init.engine if recipe.init else "serial")
     device = backend.pin(recipe.pin.threads) if recipe.pin else backend.default_device()
     data = _data(recipe, framework)
+    _check_shared(data, world)
     path, saved = _newest(backend, recipe, world)
     batch_size = resumed_batch_size(recipe, world.size, saved)
     batches = _shard(backend, recipe, data.train, batch_size, world)
@@ -98,6 +99,25 @@ def _data(recipe: Recipe, framework: str) -> Data:
     if isinstance(data.train, tuple):
         check(data)
     return data
+
+
+def _check_shared(data: Data, world: World) -> None:
+    """Refuse data of which ranks hold different parts: some would wait for others that have none."""
+    lengths = {"training": _length(data.train), "validation": _length(data.validation)}
+    gathered = world.engine.allgather_object(lengths)
+    for rank, others in enumerate(gathered):
+        for name, first in gathered[0].items():
+            if others[name] != first:
+                raise DataError(
+                    f"{name} data: {first} on rank 0 but {others[name]} on rank {rank}; give every rank all the data, "
+                    "hvdkit shards them itself"
+                )
+
+
+def _length(part: Any) -> str:
+    if part is None:
+        return "none"
+    return f"{len(part[0])} samples" if isinstance(part, tuple) else f"a {type(part).__name__}"
 
 
 def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world: World) -> Any:

@@ -159,9 +159,14 @@ class Trainer(ABC):
                 f"hvdkit: {self.framework} on {self._setup.device}, {self.world.size} process(es) on "
                 f"{self.world.nodes} node(s), engine {self.world.engine.name} ({self.world.reason})",
                 f"hvdkit: batch {samples}, global batch {self.global_batch}, "
-                f"{self.steps_per_epoch} steps per epoch, learning rate {rate}",
+                f"{self.steps_per_epoch} steps per epoch, learning rate {rate}{self._dropped()}",
             ]
         )
+
+    def _dropped(self) -> str:
+        """Say how many samples are left out of every epoch, for the summary; plan is None in streams."""
+        plan = getattr(self.batches, "plan", None)
+        return f", {plan.dropped} of {plan.samples} samples dropped in every epoch" if plan and plan.dropped else ""
 
     def _announce(self, event: str, *arguments: Any) -> None:
         for observer in self._observers:

@@ -17,7 +17,7 @@ class ArrayBatches(keras.utils.PyDataset):
     def __init__(self, data: Any, plan: ShardPlan, rank: int) -> None:
         super().__init__()
         self._x, self._y = (np.asarray(part) for part in data)
-        self._plan, self._rank = plan, rank
+        self.plan, self._rank = plan, rank
         self.hvdkit_labels = self._y
         self.hvdkit_steps = plan.steps
         self.hvdkit_weighted = needs_weights(plan)
@@ -27,7 +27,7 @@ class ArrayBatches(keras.utils.PyDataset):
     def set_epoch(self, epoch: int) -> None:
         """Take the order of this epoch, counted from 0."""
         self._epoch = epoch
-        self._parts: list[MicroBatch] = list(self._plan.micro_batches(epoch, self._rank))
+        self._parts: list[MicroBatch] = list(self.plan.micro_batches(epoch, self._rank))
 
     def on_epoch_end(self) -> None:
         """Go on to the next epoch."""
@@ -41,7 +41,7 @@ class ArrayBatches(keras.utils.PyDataset):
         batch = (self._x[part.indices], self._y[part.indices])
         if not self.hvdkit_weighted:
             return batch
-        return (*batch, sample_weights(part, self._plan))
+        return (*batch, sample_weights(part, self.plan))
 
 
 def shard(data: Any, plan: ShardPlan, rank: int) -> ArrayBatches:

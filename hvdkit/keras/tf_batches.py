@@ -51,6 +51,7 @@ def _for_fit(sharded: Sharded) -> Any:
     dataset = _counting_epochs(sharded) if sharded.plan is not None else sharded.dataset
     dataset.hvdkit_labels = sharded.labels
     dataset.hvdkit_steps = sharded.steps
+    dataset.plan = sharded.plan
     dataset.hvdkit_weighted = len(dataset.element_spec) == 3
     dataset.hvdkit_samples = sharded.plan.samples - sharded.plan.dropped if sharded.plan is not None else None
 

@@ -64,8 +64,9 @@ def unflatten(flat: Any, like: list[Any]) -> list[Any]:
 
 
 def half(flat: Any, size: int) -> Any:
-    """Return half precision, limited so that a sum over ``size`` ranks stays finite."""
-    return ops.cast(ops.clip(flat, -_HALF_MAX / size, _HALF_MAX / size), "float16")
+    """Return half precision, limited so that a sum over ``size`` ranks stays finite; infinities stay infinite."""
+    limited = ops.where(ops.isinf(flat), flat, ops.clip(flat, -_HALF_MAX / size, _HALF_MAX / size))
+    return ops.cast(limited, "float16")
 
 
 def single(flat: Any) -> Any:

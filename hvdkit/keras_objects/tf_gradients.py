@@ -67,9 +67,10 @@ def unflatten(flat: Any, like: list[Any]) -> list[Any]:
 
 
 def half(flat: Any, size: int) -> Any:
-    """Return half precision, limited so that a sum over ``size`` ranks stays finite."""
+    """Return half precision, limited so that a sum over ``size`` ranks stays finite; infinities stay infinite."""
     limit = _HALF_MAX / size
-    return tf.cast(tf.clip_by_value(flat, -limit, limit), tf.float16)
+    limited = tf.where(tf.math.is_inf(flat), flat, tf.clip_by_value(flat, -limit, limit))
+    return tf.cast(limited, tf.float16)
 
 
 def single(flat: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hvdkit.arrays import Arrays, broadcast_arrays
-from hvdkit.errors import CheckpointError
+from hvdkit.errors import CheckpointError, ModelError
 from hvdkit.keras_objects.versions import is_keras3, keras, library, name_of, rate_variable, seed_variables
 from hvdkit.world import World
 
@@ -34,7 +34,13 @@ def optimizer_variables(optimizer: Any) -> dict[str, Any]:
 
 
 def shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
-    """Return what all ranks share, the optimizer's first, which are created without a step if need be."""
+    """Return what all ranks share, the optimizer's first, which are created without a step if need be.
+
+    Raises:
+        ModelError: The model is not built.
+    """
+    if not getattr(model, "built", True):
+        raise ModelError("the model is not built, so it has no variables yet; call it on a batch first")
     variables: dict[str, Any] = {}
     if optimizer is not None:
         build(model, optimizer)

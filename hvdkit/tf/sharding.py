@@ -40,6 +40,11 @@ class Batches:
         return self._sharded.labels
 
     @property
+    def plan(self) -> ShardPlan | None:
+        """How samples are laid out over ranks; None for an endless stream."""
+        return self._sharded.plan
+
+    @property
     def steps(self) -> int:
         """Optimizer updates per epoch."""
         return self._sharded.steps

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hvdkit.errors import ModelError
+
 
 def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield parameters and buffers, each once, in the model's order."""
@@ -17,7 +19,13 @@ def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def kind(tensor: torch.Tensor) -> str:
-    """Return dtype and shape as text, for comparison between ranks."""
+    """Return dtype and shape as text, for comparison between ranks.
+
+    Raises:
+        ModelError: It is a parameter that the first call of the model will shape.
+    """
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ModelError("the model has lazy parameters, which have no shape yet; call it on a batch first")
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
