@@ -2,6 +2,7 @@
 
 from hvdkit.keras import callbacks
 from hvdkit.keras.distribution import distribute
+from hvdkit.keras.loading import load_model
 from hvdkit.keras.process import init
 from hvdkit.keras.rates import warmup
 from hvdkit.keras.sharding import shard, steps
@@ -10,7 +11,8 @@ from hvdkit.keras.trainer import make_trainer
 from hvdkit.keras_objects.building import build_model, build_optimizer
 from hvdkit.keras_objects.devices import default_device, pin
 from hvdkit.keras_objects.files import SUFFIX, read_state, restore, save
-from hvdkit.verbs import average, scale_lr
+from hvdkit.keras_objects.schedules import scale_lr
+from hvdkit.verbs import average
 
 __all__ = [
     "SUFFIX",
@@ -22,6 +24,7 @@ __all__ = [
     "default_device",
     "distribute",
     "init",
+    "load_model",
     "make_trainer",
     "pin",
     "read_state",

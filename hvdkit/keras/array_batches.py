@@ -26,18 +26,20 @@ class ArrayBatches(keras.utils.PyDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Take the order of this epoch, counted from 0."""
-        self._epoch = epoch
+        self._epoch, self._taken = epoch, False
         self._parts: list[MicroBatch] = list(self.plan.micro_batches(epoch, self._rank))
 
     def on_epoch_end(self) -> None:
-        """Go on to the next epoch."""
-        self.set_epoch(self._epoch + 1)
+        """Go on to the next epoch, if this one was taken to its end: ``fit`` also looks at a first batch alone."""
+        if self._taken:
+            self.set_epoch(self._epoch + 1)
 
     def __len__(self) -> int:
         return len(self._parts)
 
     def __getitem__(self, index: int) -> Any:
         part = self._parts[index]
+        self._taken = self._taken or index == len(self._parts) - 1
         batch = (self._x[part.indices], self._y[part.indices])
         if not self.hvdkit_weighted:
             return batch

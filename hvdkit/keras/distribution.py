@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hvdkit.keras.fitting import watch_fit
 from hvdkit.keras_objects.distribution import distribute_optimizer
 
 
@@ -22,7 +23,8 @@ def distribute(
 
     Args:
         optimizer: Any Keras optimizer of the Keras that the model belongs to.
-        model: If given, its loss notes the number of samples of each batch, and ranks are weighted by it.
+        model: If given, its loss notes the number of samples of each batch, and ranks are weighted by it; ``compile``
+            and ``fit`` then refuse what would make ranks differ, and rank 0 alone writes files and shows progress.
         compression: ``fp16`` sends half precision, divided before the sum, limited where it would overflow.
         accumulate: Batches per update; their mean is applied (Keras 3 only).
         clip_norm: Clip the reduced gradient to this global norm, min(1, c / norm).
@@ -32,6 +34,9 @@ def distribute(
         ModelError: The optimizer cannot be distributed.
         EngineError: The engine cannot sum what the compression sends.
     """
-    return distribute_optimizer(
+    distribute_optimizer(
         optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, count_samples=True
     )
+    if hasattr(model, "fit"):
+        watch_fit(model)
+    return optimizer

@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hvdkit.errors import ModelError
+from hvdkit.errors import ModelError, RecipeError
 from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import is_keras3
 from hvdkit.world import World
 
+_RULES = ("sum", "max", "min")
 
-def summed_results(model: Any, world: World) -> dict[str, float]:
-    """Return the metrics over all ranks as Python floats; the model's own stay this rank's.
+
+def check_rules(rules: Mapping[str, str]) -> dict[str, str]:
+    """Return rules for metrics, checked.
 
     Raises:
-        ModelError: A metric keeps something that cannot be added up.
+        RecipeError: A rule is unknown.
     """
+    for name, rule in rules.items():
+        if rule not in _RULES:
+            raise RecipeError(f"the rule of metric {name!r} is {rule!r}; it must be one of {', '.join(_RULES)}")
+    return dict(rules)
+
+
+def summed_results(model: Any, world: World, rules: Mapping[str, str] | None = None) -> dict[str, float]:
+    """Return the metrics over all ranks as Python floats; the model's own stay this rank's.
+
+    Args:
+        model: A compiled Keras model.
+        world: The job; called by all ranks.
+        rules: How to join the state of some metrics, by their names; all others must be sums.
+
+    Raises:
+        ModelError: A metric keeps something that cannot be added up, and has no rule.
+    """
+    rules = rules or {}
     metrics = _leaves(model.metrics)
     for metric in metrics:
-        _check_additive(metric)
+        if metric.name not in rules:
+            _check_additive(metric)
     states = [variable for metric in metrics for variable in metric.variables]
     local = [to_numpy(variable) for variable in states]
     if world.size > 1 and local:
-        for variable, value in zip(states, _sums(world, local), strict=True):
-            variable.assign(value)
+        joined: dict[int, Any] = {}
+        for rule in _RULES:
+            mine = [
+                variable for metric in metrics if rules.get(metric.name, "sum") == rule for variable in metric.variables
+            ]
+            joined |= dict(
+                zip(map(id, mine), _join(world, [to_numpy(variable) for variable in mine], rule), strict=True)
+            )
+        for variable in states:
+            variable.assign(joined[id(variable)])
     results = {name: _plain(value) for name, value in model.get_metrics_result().items()}
     for variable, value in zip(states, local, strict=True):
         variable.assign(value)
     return results
 
 
-def _sums(world: World, local: list[Any]) -> list[Any]:
+def _join(world: World, local: list[Any], rule: str) -> list[Any]:
+    if not local:
+        return []
     flat = np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in local])
-    total = world.allreduce(flat, "sum")
+    total = world.allreduce(flat, rule)
     ends = np.cumsum([value.size for value in local])
     return [
         total[end - value.size : end].reshape(value.shape).astype(value.dtype)
@@ -58,7 +90,7 @@ def _check_additive(metric: Any) -> None:
             return
     raise ModelError(
         f"metric {metric.name!r} ({type(metric).__name__}) keeps state of its own, which hvdkit cannot add up over "
-        "ranks; derive it from keras.metrics.Mean or Sum"
+        "ranks; derive it from keras.metrics.Mean or Sum, or give MetricAverageCallback a rule for it"
     )
 
 

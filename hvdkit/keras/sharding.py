@@ -39,7 +39,8 @@ def shard(
         pin_memory: Not to be had here.
 
     Returns:
-        A data set for ``fit`` with ``len()`` and ``set_epoch(epoch)``. Pass ``shuffle=False`` to ``fit`` with it.
+        A data set for ``fit`` with ``len()`` and ``set_epoch(epoch)``, in an order of its own. Pass ``shuffle=False``
+        to ``fit`` with it; a model that was given to ``distribute`` does so by itself.
 
     Raises:
         DataError: The data are empty, or too few for ``drop``.

@@ -7,15 +7,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvdkit.errors import RecipeError
 from hvdkit.keras.callbacks import MetricAverageCallback
+from hvdkit.keras.fitting import unwatched_fit
 from hvdkit.keras.sharding import evaluation_batches
 from hvdkit.keras_objects.counting import show_unweighted
 from hvdkit.keras_objects.files import average_statistics
 from hvdkit.keras_objects.models import build_loss, check_outputs
 from hvdkit.keras_objects.optimizers import set_rate
+from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
 from hvdkit.keras_objects.variables import build, model_variables, read, to_numpy
-from hvdkit.keras_objects.versions import keras, library
+from hvdkit.keras_objects.versions import keras, library, schedule_of
 from hvdkit.training import Setup, Trainer
 
 
@@ -26,6 +27,8 @@ class KerasTrainer(Trainer):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        check_schedule(self.optimizer, self.rates, self.accumulate)
+        self.rates = follow_schedule(self.optimizer, self.rates, held=self.rates.base)
         source = setup.recipe.pick("loss", "keras")
         self._check_first_batch(isinstance(source, str))
         metrics = [_metric(entry) for entry in setup.recipe.metrics]
@@ -38,20 +41,31 @@ class KerasTrainer(Trainer):
             # the reduction is a host call, which XLA on TensorFlow cannot compile
             **({"jit_compile": False} if library() == "tf" else {}),
         )
+        self.optimizer = self.model.optimizer  # wrapped by compile under mixed_float16
         if weighted and self.accumulate > 1:
             show_unweighted(self.model)
         build(self.model, self.optimizer)
         if library() == "jax":
-            self._fix_rate()
+            self._drive_rate(setup.recipe.epochs)
 
-    def _fix_rate(self) -> None:
-        """Set the one rate of the run: during ``fit``, Keras on JAX keeps the optimizer's variables out of reach."""
-        if self.rates.warmup_steps or self.rates.schedule is not None:
-            raise RecipeError(
-                "Keras on JAX cannot change the learning rate during fit; leave out warmup_epochs and schedule, or "
-                "use KERAS_BACKEND=tensorflow"
-            )
+    def _drive_rate(self, epochs: int) -> None:
+        """Hand over the rates of the run: during ``fit``, Keras on JAX keeps the optimizer's variables out of reach."""
+        if schedule_of(self.optimizer) is not None:
+            return
         set_rate(self.optimizer, self.rates.target)
+        if self.rates.warmup_steps or self.rates.schedule is not None:
+            from hvdkit.keras_objects.driven_rates import driven_rate
+
+            driven = driven_rate(self.optimizer, self.accumulate)
+            driven.drive(0, [self.rates.at(step) for step in range(epochs * self.steps_per_epoch)])
+            self.model.make_train_function(force=True)
+
+    def _take_position(self, state: dict[str, Any]) -> None:
+        held = self.rates.target
+        super()._take_position(state)
+        self.rates = follow_schedule(self.optimizer, self.rates, held)
+        if library() == "jax":
+            self._drive_rate(self.recipe.epochs)
 
     def _check_first_batch(self, named_loss: bool) -> None:
         """Build the model and look at its outputs, without an update."""
@@ -62,9 +76,11 @@ class KerasTrainer(Trainer):
             check_outputs(to_numpy(outputs), batch[1] if labels is None else labels, self.world)
 
     def _run_epochs(self, last: int) -> None:
+        if library() == "jax" and last > self.recipe.epochs:
+            self._drive_rate(last)
         validation = self._setup.validation
         average = MetricAverageCallback()
-        self.model.fit(
+        unwatched_fit(self.model)(  # a recipe is checked already
             self.batches,
             epochs=last,
             initial_epoch=self.epoch,
@@ -156,7 +172,6 @@ class _Watcher(_Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._trained = time.perf_counter() - self._began
-        average_statistics(self._trainer.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         spent = self._trained or time.perf_counter() - self._began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 from hvdkit.errors import ModelError, RecipeError
@@ -10,11 +11,15 @@ from hvdkit.keras_objects.counting import note_samples
 from hvdkit.keras_objects.reduction import Reduction, shared_channel
 from hvdkit.keras_objects.versions import (
     accumulate_in,
+    applies_its_own_way,
     before_apply,
     before_clipping,
-    check_loss_scaling,
+    check_model,
     check_optimizer,
+    innermost,
+    keras,
     library,
+    scales_loss,
 )
 from hvdkit.recipe import Distribute
 
@@ -42,18 +47,24 @@ def distribute_optimizer(
         EngineError: The engine cannot sum what the compression sends.
     """
     check_optimizer(optimizer)
+    check_model(model)
     Distribute(compression, accumulate, clip_norm)
-    if reduction_of(optimizer) is not None:
+    inner = innermost(optimizer)
+    if reduction_of(inner) is not None:
         raise RecipeError("this optimizer is distributed already; call distribute once for each optimizer")
+    if applies_its_own_way(inner) and (accumulate > 1 or clip_norm is not None):
+        raise ModelError(f"{type(inner).__name__} applies gradients in its own way; leave out accumulate and clip_norm")
     channel = shared_channel()
     channel.check_compression(compression)
-    if accumulate > 1:
-        accumulate_in(optimizer, accumulate)
-    before_apply(optimizer, refuse_reduced)
+    if channel.size > 1 and count_samples and model is None:
+        _check_wrapping_to_come(optimizer)
     reduction = Reduction(channel, compression, clip_norm)
-    object.__setattr__(optimizer, _MARK, reduction)
+    _watch_apply(optimizer, reduction)
+    if accumulate > 1:
+        accumulate_in(inner, accumulate)
     if channel.size > 1 or clip_norm is not None:
-        before_clipping(optimizer, reduction)
+        before_clipping(inner, reduction)
+    object.__setattr__(inner, _MARK, reduction)
     if hasattr(model, "compile") and channel.size > 1:
         _watch_compile(model)
     if model is not None and count_samples and accumulate == 1 and channel.size > 1:
@@ -65,6 +76,35 @@ def reduction_of(optimizer: Any) -> Reduction | None:
     """Return what reduces this optimizer's gradients, or None."""
     reduction: Reduction | None = getattr(optimizer, _MARK, None)
     return reduction
+
+
+def _watch_apply(optimizer: Any, reduction: Reduction) -> None:
+    """Check what is handed to an optimizer, and reduce there if the hook before clipping would come too late."""
+    early = applies_its_own_way(optimizer)
+    if early:
+        reduction.average_early(scaled=scales_loss(optimizer))
+
+    def change(gradients: list[Any]) -> list[Any]:
+        refuse_reduced(gradients)
+        return reduction.average(gradients) if early else gradients
+
+    before_apply(optimizer, change)
+    object.__setattr__(optimizer, _MARK, reduction)
+
+
+def follow_wrapping(optimizer: Any) -> None:
+    """Reduce in the wrapper that ``compile`` has put around a distributed optimizer under ``mixed_float16``."""
+    reduction = reduction_of(innermost(optimizer))
+    if reduction is not None and scales_loss(optimizer) and reduction_of(optimizer) is None:
+        _watch_apply(optimizer, reduction)
+
+
+def _check_wrapping_to_come(optimizer: Any) -> None:
+    if keras().mixed_precision.global_policy().name == "mixed_float16" and not scales_loss(optimizer):
+        raise RecipeError(
+            "under mixed_float16 compile puts a LossScaleOptimizer around this optimizer; give the model too: "
+            "distribute(optimizer, model)"
+        )
 
 
 def _watch_compile(model: Any) -> None:
@@ -79,16 +119,31 @@ def _watch_compile(model: Any) -> None:
 
     @functools.wraps(compile_model)
     def compiled(*args: Any, **kwargs: Any) -> None:
+        if "experimental_run_tf_function" in kwargs:
+            raise RecipeError(
+                "compile has no experimental_run_tf_function any more; leave it out, gradients are reduced in the "
+                "optimizer"
+            )
         compile_model(*args, **kwargs)
         _check_compiled(model, xla=kwargs.get("jit_compile") is True)
-        if library() == "tf" and model.jit_compile:  # Keras has decided so by itself
+
+    make_train_function = model.make_train_function
+
+    @functools.wraps(make_train_function)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        # the compile above is not the one that runs in model.compile(distribute(optimizer, model))
+        follow_wrapping(model.optimizer)
+        if library() == "tf" and model.jit_compile:
             model.jit_compile = False
+            warnings.warn("jit_compile is off: XLA cannot compile the reduction of gradients", stacklevel=2)
+        return make_train_function(*args, **kwargs)
 
     object.__setattr__(model, "compile", compiled)
+    object.__setattr__(model, "make_train_function", made)
 
 
 def _check_compiled(model: Any, xla: bool) -> None:
-    check_loss_scaling(model.optimizer)
+    follow_wrapping(model.optimizer)
     if xla and library() == "tf":
         raise ModelError(
             "XLA cannot compile the reduction of gradients on TensorFlow; compile the model with jit_compile=False"

@@ -7,8 +7,17 @@ from typing import Any
 from hvdkit import optimizers
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.keras_objects.reduction import gradient_math
+from hvdkit.keras_objects.schedules import largest_rate
 from hvdkit.keras_objects.variables import to_numpy
-from hvdkit.keras_objects.versions import before_update, check_optimizer, is_keras3, keras, library
+from hvdkit.keras_objects.versions import (
+    before_update,
+    check_optimizer,
+    innermost,
+    is_keras3,
+    keras,
+    library,
+    schedule_of,
+)
 
 
 def build_optimizer(source: Any) -> tuple[Any, float]:
@@ -16,7 +25,7 @@ def build_optimizer(source: Any) -> tuple[Any, float]:
 
     Raises:
         RecipeError: The source is neither an optimizer of hvdkit's nor a callable that returns a Keras one.
-        ModelError: Its learning rate is a schedule object.
+        ModelError: It is no optimizer of this Keras, or has no learning rate.
     """
     if isinstance(source, optimizers.Optimizer):
         optimizer = _translate(source)
@@ -60,32 +69,35 @@ def _join_rows(optimizer: Any) -> None:
 
 
 def rate_of(optimizer: Any) -> float:
-    """Return the current learning rate.
+    """Return the current learning rate; of a schedule object, the largest.
 
     Raises:
-        ModelError: It is a schedule object.
+        RecipeError: It is a schedule object of the user's own.
+        ModelError: There is none.
     """
-    rate = getattr(optimizer, "_learning_rate", None)
-    if isinstance(rate, keras().optimizers.schedules.LearningRateSchedule):
-        raise ModelError(
-            f"the optimizer's learning rate is a {type(rate).__name__}; give a number, and the schedule as "
-            "Recipe(schedule=...)"
-        )
+    schedule = schedule_of(optimizer)
+    if schedule is not None:
+        return largest_rate(schedule)
+    if not hasattr(optimizer, "learning_rate"):
+        raise ModelError(f"{type(optimizer).__name__} has no learning rate of its own; scale those of its parts")
     return float(to_numpy(optimizer.learning_rate))
 
 
-def set_rate(optimizer: Any, rate: float) -> None:
+def set_rate(optimizer: Any, rate: float, momentum_correction: bool = True) -> None:
     """Set the learning rate, and scale momentum that has the old one folded in (Goyal et al., 2017, remark 2).
 
-    Keras's SGD keeps v = m * v - lr * g, so v is multiplied by the new over the old rate.
+    Keras's SGD keeps v = m * v - lr * g, so v is multiplied by the new over the old rate. A schedule object stays.
     """
+    if schedule_of(optimizer) is not None:
+        return
+    optimizer = innermost(optimizer)
     old = rate_of(optimizer)
     if old == rate:
         return
     optimizer.learning_rate = rate
     new = rate_of(optimizer)
     momentums = getattr(optimizer, "momentums", None) if type(optimizer).__name__ == "SGD" else None
-    if old == 0 or new == old or not momentums:
+    if old == 0 or new == old or not momentums or not momentum_correction:
         return
     for velocity in momentums:
         velocity.assign(velocity * (new / old))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from hvdkit import world as worlds
 from hvdkit.channels import open_channel
 from hvdkit.channels.base import Channel
+from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.versions import library
 
 _CHANNEL = "_keras_channel"
@@ -22,6 +24,7 @@ class Reduction:
     Attributes:
         count: Samples behind the gradients of the pass under way, noted by the loss; None if nobody noted it, and then
             every rank counts the same.
+        early: Gradients come averaged already, from the outermost optimizer.
     """
 
     def __init__(self, channel: Channel, compression: str = "none", clip_norm: float | None = None) -> None:
@@ -29,20 +32,37 @@ class Reduction:
         self._compression, self._clip_norm = compression, clip_norm
         self._math = gradient_math()
         self.count: Any = None
+        self.early = False
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
         """Return the reduced and clipped gradients; None stays None."""
-        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        reduced = [None if gradient is None else self._math.as_tensor(gradient) for gradient in gradients]
-        if self._channel.size > 1 and present:
-            averaged = self._average([reduced[i] for i in present])
-            for i, gradient in zip(present, averaged, strict=True):
-                reduced[i] = gradient
-        if self._clip_norm is not None:
-            clipped = self._math.clip([reduced[i] for i in present], self._clip_norm)
-            for i, gradient in zip(present, clipped, strict=True):
-                reduced[i] = gradient
-        return reduced
+        return self.clip(gradients if self.early else self.average(gradients))
+
+    def average(self, gradients: list[Any]) -> list[Any]:
+        """Return the gradients averaged over all ranks; None stays None."""
+        if self._channel.size == 1:
+            return gradients
+        return _present(self._average, gradients)
+
+    def clip(self, gradients: list[Any]) -> list[Any]:
+        """Return the gradients clipped to the global norm, if one is set; None stays None."""
+        limit = self._clip_norm
+        if limit is None:
+            return gradients
+        return _present(lambda present: list(self._math.clip(present, limit)), gradients)
+
+    def average_early(self, scaled: bool) -> None:
+        """Leave the average to the outermost optimizer: with a scaled loss, all ranks then find the same overflow.
+
+        Raises:
+            RecipeError: The compression would hide an overflow from that check.
+        """
+        if scaled and self._compression != "none":
+            raise RecipeError(
+                f"compression {self._compression!r} limits gradients, which hides the overflow that loss scaling "
+                "looks for; use compression='none', or train in bfloat16"
+            )
+        self.early = True
 
     def _average(self, gradients: list[Any]) -> list[Any]:
         math = self._math
@@ -67,6 +87,17 @@ class Reduction:
             return math.single(self._channel.allreduce(half)), total
         flat = self._channel.allreduce(math.flatten(parts, count))
         return flat[:-1] / flat[-1], flat[-1]
+
+
+def _present(change: Callable[[list[Any]], list[Any]], gradients: list[Any]) -> list[Any]:
+    """Return ``change`` of the gradients that are there, each in its place."""
+    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    result = list(gradients)
+    if places:
+        present = [gradient_math().as_tensor(gradients[i]) for i in places]
+        for i, gradient in zip(places, change(present), strict=True):
+            result[i] = gradient
+    return result
 
 
 def shared_channel() -> Channel:

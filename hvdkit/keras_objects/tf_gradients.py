@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from hvdkit.errors import ModelError
 
 _HALF_MAX = 65504.0
 
@@ -43,7 +46,11 @@ def flatten(gradients: list[Any], count: Any) -> Any:
     """Join gradients times ``count``, and the count itself, into one tensor; without a count, the gradients alone.
 
     The result has the widest floating-point type among them, at least float32.
+
+    Raises:
+        ModelError: XLA compiles the function around it.
     """
+    _refuse_xla()
     dtype = tf.float64 if any(gradient.dtype == tf.float64 for gradient in gradients) else tf.float32
     parts = [tf.reshape(tf.cast(gradient, dtype), [-1]) for gradient in gradients]
     if count is None:
@@ -53,6 +60,13 @@ def flatten(gradients: list[Any], count: Any) -> Any:
     if not (isinstance(count, (int, float)) and count == 1):
         flat = flat * number
     return tf.concat([flat, number[None]], 0)
+
+
+def _refuse_xla() -> None:
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise ModelError(
+            "XLA cannot compile the reduction of gradients on TensorFlow; use tf.function without jit_compile=True"
+        )
 
 
 def unflatten(flat: Any, like: list[Any]) -> list[Any]:

@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 
 from hvdkit.arrays import Arrays, broadcast_arrays
 from hvdkit.errors import CheckpointError, ModelError
-from hvdkit.keras_objects.versions import is_keras3, keras, library, name_of, rate_variable, seed_variables
+from hvdkit.keras_objects.versions import (
+    is_keras3,
+    keras,
+    library,
+    name_of,
+    rate_variable,
+    scale_variables,
+    seed_variables,
+)
 from hvdkit.world import World
 
 
@@ -28,7 +36,7 @@ def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     if isinstance(optimizer, (list, tuple)):
         return _named("optimizer", list(optimizer))
     rate = rate_variable(optimizer)
-    variables = list(optimizer.variables)
+    variables = [*optimizer.variables, *scale_variables(optimizer)]
     apart = rate is not None and all(rate is not variable for variable in variables)
     return _named("optimizer", [*variables, rate] if apart else variables)
 
@@ -99,10 +107,10 @@ def broadcast(world: World, model: Any, optimizer: Any, root: int) -> None:
     for name, variable in variables.items():
         if world.rank != root:
             variable.assign(received[name])
-    _separate_random_state(world, model)
+    separate_random_state(world, model)
 
 
-def _separate_random_state(world: World, model: Any) -> None:
+def separate_random_state(world: World, model: Any) -> None:
     """Seed ranks but the first anew: with dropout masks of their own, not copies of rank 0's."""
     if world.rank == 0:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ def keras_version() -> str:
     return str(importlib.import_module("keras").__version__)
 
 
+@functools.cache  # also asked inside a tf.function, where AutoGraph would look into the import
 def is_keras3() -> bool:
     """Say whether this environment's Keras is Keras 3."""
     return keras_version().startswith("3")
@@ -42,28 +44,65 @@ def check_optimizer(optimizer: Any) -> None:
     """Check that an optimizer belongs to this Keras and can be distributed.
 
     Raises:
-        ModelError: It belongs to another Keras, is a legacy one, or scales the loss.
+        ModelError: It belongs to another Keras, or is a legacy one.
     """
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(optimizer).__mro__}
     if any(".legacy." in name or "optimizer_v2" in name or "optimizers_legacy" in name for name in kinds):
         raise ModelError(f"{type(optimizer).__name__} is a legacy optimizer; use the one of keras.optimizers")
-    check_loss_scaling(optimizer)
     if not isinstance(optimizer, keras().optimizers.Optimizer):
         found = next((name for name in kinds if name.endswith("Optimizer")), type(optimizer).__module__)
-        raise ModelError(
-            f"{type(optimizer).__name__} ({found}) is no optimizer of Keras {keras_version()}; "
-            "take model and optimizer from the same Keras"
-        )
+        raise ModelError(f"{type(optimizer).__name__} ({found}) is no optimizer {_of_this_keras()}")
 
 
-def check_loss_scaling(optimizer: Any) -> None:
-    """Refuse what Keras puts around an optimizer under ``mixed_float16``: each rank would skip steps by itself.
+def check_model(model: Any) -> None:
+    """Check that a model belongs to this Keras.
 
     Raises:
-        ModelError: The optimizer scales the loss.
+        ModelError: It belongs to another one.
     """
-    if type(optimizer).__name__.startswith("LossScaleOptimizer"):
-        raise ModelError("LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16")
+    if hasattr(model, "compile") and not isinstance(model, keras().Model):
+        raise ModelError(f"{type(model).__name__} ({type(model).__module__}) is no model {_of_this_keras()}")
+
+
+def _of_this_keras() -> str:
+    return f"of Keras {keras_version()}; take model and optimizer from the same Keras"
+
+
+def scales_loss(optimizer: Any) -> bool:
+    """Say whether an optimizer is Keras's wrapper that scales the loss, and skips updates whose gradients overflow."""
+    return type(optimizer).__name__.startswith("LossScaleOptimizer")
+
+
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer that updates the weights: the wrapped one under loss scaling."""
+    return innermost(optimizer.inner_optimizer) if scales_loss(optimizer) else optimizer
+
+
+def applies_its_own_way(optimizer: Any) -> bool:
+    """Say whether an optimizer's class replaces the way from gradients to update in which hooks can sit."""
+    base = keras().optimizers.Optimizer
+    names = ("apply", "_backend_apply_gradients") if is_keras3() else ("apply_gradients",)
+    return any(getattr(type(optimizer), name) is not getattr(base, name) for name in names)
+
+
+def scale_loss(optimizer: Any, loss: Any) -> Any:
+    """Return the loss as an optimizer wants it for the gradients: scaled, or as it is."""
+    if is_keras3():
+        return optimizer.scale_loss(loss)
+    return optimizer.get_scaled_loss(loss) if scales_loss(optimizer) else loss
+
+
+def unscale(optimizer: Any, gradients: list[Any]) -> list[Any]:
+    """Return gradients of a scaled loss as an optimizer takes them: Keras 2 does not unscale them itself."""
+    if is_keras3() or not scales_loss(optimizer):
+        return gradients
+    return list(optimizer.get_unscaled_gradients(gradients))
+
+
+def scale_variables(optimizer: Any) -> list[Any]:
+    """Return the variables of the loss scale that Keras 2 keeps apart from the optimizer's."""
+    state: Any = getattr(optimizer, "_loss_scale", None) if scales_loss(optimizer) and not is_keras3() else None
+    return [state.current_loss_scale, state.counter] if hasattr(state, "counter") else []
 
 
 def before_update(optimizer: Any, change: Callable[[list[Any], list[Any]], list[Any]]) -> None:
@@ -86,26 +125,32 @@ def before_update(optimizer: Any, change: Callable[[list[Any], list[Any]], list[
     optimizer._internal_apply_gradients = apply
 
 
-def before_apply(optimizer: Any, check: Callable[[list[Any]], None]) -> None:
-    """Call ``check(gradients)`` on what a program hands to an optimizer."""
-    if is_keras3():
-        apply = optimizer.apply
+def before_apply(optimizer: Any, change: Callable[[list[Any]], list[Any]]) -> None:
+    """Let ``change(gradients)`` replace what a program, or ``fit``, hands to an optimizer."""
+    if not is_keras3():
+        apply_gradients = optimizer.apply_gradients
 
-        def checked(grads: Any, *args: Any, **kwargs: Any) -> Any:
-            grads = list(grads)
-            check(grads)
-            return apply(grads, *args, **kwargs)
+        def changed_pairs(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            pairs = list(grads_and_vars)
+            grads = change([gradient for gradient, _ in pairs])
+            changed = [(gradient, variable) for gradient, (_, variable) in zip(grads, pairs, strict=True)]
+            return apply_gradients(changed, *args, **kwargs)
 
-        optimizer.apply = checked
+        optimizer.apply_gradients = changed_pairs
         return
-    apply_gradients = optimizer.apply_gradients
+    apply = optimizer.apply
 
-    def checked_pairs(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        pairs = list(grads_and_vars)
-        check([gradient for gradient, _ in pairs])
-        return apply_gradients(pairs, *args, **kwargs)
+    def changed(grads: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply(change(list(grads)), *args, **kwargs)
 
-    optimizer.apply_gradients = checked_pairs
+    optimizer.apply = changed
+    if scales_loss(optimizer):  # in the others it calls apply
+        stateless_apply = optimizer.stateless_apply
+
+        def stateless(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+            return stateless_apply(optimizer_variables, change(list(grads)), trainable_variables)
+
+        optimizer.stateless_apply = stateless
 
 
 def before_clipping(optimizer: Any, change: Callable[[list[Any]], list[Any]]) -> None:
@@ -141,8 +186,25 @@ def seed_variables(model: Any) -> list[Any]:
 
 def rate_variable(optimizer: Any) -> Any:
     """Return the variable of the learning rate, which Keras 2 keeps apart from the others; None under a schedule."""
-    rate = getattr(optimizer, "_learning_rate", None)
+    rate = getattr(innermost(optimizer), "_learning_rate", None)
     return rate if hasattr(rate, "assign") else None
+
+
+def is_schedule(rate: Any) -> bool:
+    """Say whether a learning rate is a schedule object of this Keras."""
+    return isinstance(rate, keras().optimizers.schedules.LearningRateSchedule)
+
+
+def schedule_of(optimizer: Any) -> Any:
+    """Return the schedule object that is an optimizer's learning rate, or None."""
+    rate = getattr(innermost(optimizer), "_learning_rate", None)
+    return rate if is_schedule(rate) else None
+
+
+def steps_per_execution(model: Any) -> int:
+    """Return the batches that ``fit`` runs between two calls of the callbacks."""
+    found: Any = model.steps_per_execution if is_keras3() else model._steps_per_execution
+    return 1 if found is None else int(found)
 
 
 def loss_tracker(model: Any) -> Any:

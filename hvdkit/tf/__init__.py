@@ -3,13 +3,14 @@
 from hvdkit.keras_objects.building import build_model, build_optimizer
 from hvdkit.keras_objects.devices import default_device, pin
 from hvdkit.keras_objects.files import SUFFIX, read_state, restore, save
+from hvdkit.keras_objects.schedules import scale_lr
 from hvdkit.tf.distribution import DistributedGradientTape, distribute
 from hvdkit.tf.process import init
 from hvdkit.tf.rates import warmup
 from hvdkit.tf.sharding import shard, steps
 from hvdkit.tf.synchronising import broadcast
 from hvdkit.tf.trainer import make_trainer
-from hvdkit.verbs import average, scale_lr
+from hvdkit.verbs import average
 
 __all__ = [
     "SUFFIX",

@@ -11,7 +11,9 @@ from hvdkit.errors import ModelError, RecipeError
 from hvdkit.keras_objects.files import average_statistics
 from hvdkit.keras_objects.models import build_loss, check_outputs
 from hvdkit.keras_objects.optimizers import set_rate
+from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
 from hvdkit.keras_objects.variables import build, model_variables, read
+from hvdkit.keras_objects.versions import scale_loss, unscale
 from hvdkit.metrics import Sums
 from hvdkit.training import LoopTrainer, Setup
 
@@ -23,6 +25,8 @@ class TfTrainer(LoopTrainer):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        check_schedule(self.optimizer, self.rates, self.accumulate)
+        self.rates = follow_schedule(self.optimizer, self.rates, held=self.rates.base)
         source = setup.recipe.pick("loss", "tf")
         self._loss = build_loss(source)
         self._unchecked = isinstance(source, str)
@@ -32,13 +36,19 @@ class TfTrainer(LoopTrainer):
         self._train_step = tf.function(self._update_weights, reduce_retracing=True)
         self._test_step = tf.function(self._measure, reduce_retracing=True)
 
+    def _take_position(self, state: dict[str, Any]) -> None:
+        held = self.rates.target
+        super()._take_position(state)
+        self.rates = follow_schedule(self.optimizer, self.rates, held)
+
     def _update_weights(self, x: Any, y: Any, weight: Any) -> Any:
         with tf.GradientTape() as tape:
             outputs = self.model(x, training=True)
             loss = self._mean_loss(y, outputs)
-            weighted = loss * tf.cast(weight, loss.dtype)
+            weighted = scale_loss(self.optimizer, loss * tf.cast(weight, loss.dtype))
         variables = self.model.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(weighted, variables), variables, strict=True))
+        gradients = unscale(self.optimizer, tape.gradient(weighted, variables))
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return [loss, *(metric(y, outputs) for _, metric in self._metrics)]
 
     def _measure(self, x: Any, y: Any) -> Any:

@@ -69,27 +69,28 @@ def test_keras_on_jax_equals_one_process(ranks):
     check(ranks.run(compared, 25, timeout=60))
 
 
-@pytest.mark.parametrize("ranks", JAX, indirect=True)
-def test_warmup_is_refused_on_jax(ranks):
+@pytest.mark.parametrize("ranks", [*TORCH[:2], *JAX], indirect=True)
+def test_fit_keeps_the_order_of_the_batches_by_itself(ranks):
+    """Keras shuffles the batches of a PyDataset, on each rank in its own way."""
+
     def body():
+        import keras
         import keras_runs as runs
 
-        from hvdkit.errors import RecipeError
+        import hvdkit.keras as hk
 
-        recipe = hvdkit.Recipe(
-            model=runs.small_net,
-            data=hvdkit.Data(train=runs.samples(16)),
-            optimizer=hvdkit.SGD(0.1),
-            batch_size=4,
-            scale_lr=hvdkit.ScaleLR(warmup_epochs=1),
-        )
-        try:
-            hvdkit.apply(recipe, "keras")
-        except RecipeError as error:
-            return str(error)
+        runs.fresh()
+        rank = hk.init().rank
+        keras.utils.set_random_seed(1)
+        data, model, alone = runs.samples(41), runs.small_net(), runs.small_net()
+        before = runs.values(model.weights)
+        runs.start(alone, before)
+        model.compile(hk.distribute(keras.optimizers.SGD(0.2), model), runs.cross_entropy())
+        keras.utils.set_random_seed(rank)
+        model.fit(hk.shard(data, 4, seed=runs.SEED), epochs=3, verbose=0)
+        alone.compile(keras.optimizers.SGD(0.2), runs.cross_entropy())
+        for indices in runs.blocks(41, 8, 3):
+            alone.train_on_batch(data[0][indices], data[1][indices])
+        return runs.distance(runs.values(model.weights), runs.values(alone.weights), before)
 
-    for message in ranks.run(body):
-        assert message == (
-            "Keras on JAX cannot change the learning rate during fit; leave out warmup_epochs and schedule, or use "
-            "KERAS_BACKEND=tensorflow"
-        )
+    assert max(ranks.run(body, timeout=120)) <= 1e-4

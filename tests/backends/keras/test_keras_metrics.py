@@ -43,7 +43,8 @@ def test_d01_metrics_are_exact_for_unequal_shards(ranks):
 
 
 @pytest.mark.parametrize("ranks", MPI, indirect=True)
-def test_b10_every_callback_behind_sees_the_same_python_floats(ranks, tmp_path):
+@pytest.mark.parametrize("floatx", ["float32", "float64"])
+def test_b10_every_callback_behind_sees_the_same_python_floats(ranks, tmp_path, floatx):
     def body(folder):
         import csv
         import pathlib
@@ -55,7 +56,7 @@ def test_b10_every_callback_behind_sees_the_same_python_floats(ranks, tmp_path):
 
         runs.fresh()
         world = hk.init()
-        keras.backend.set_floatx("float64")
+        keras.backend.set_floatx(floatx)
         try:
             inputs = keras.Input((1,))
             model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
@@ -70,12 +71,14 @@ def test_b10_every_callback_behind_sees_the_same_python_floats(ranks, tmp_path):
             ).history  # fmt: skip
         finally:
             keras.backend.set_floatx("float32")
-        return history, list(csv.DictReader(pathlib.Path(path).open()))
+        log = pathlib.Path(path)
+        return history, list(csv.DictReader(log.open())) if log.exists() else None
 
-    (first, logged), (second, _) = ranks.run(body, str(tmp_path))
+    (first, logged), (second, none) = ranks.run(body, str(tmp_path))
     assert first == second
     assert first == {"rank": [0.5, 0.5], "loss": [2.0, 2.0], "val_rank": [0.5, 0.5], "val_loss": [2.0, 2.0]}
     assert {type(value) for values in first.values() for value in values} == {float}
+    assert none is None  # rank 0 alone writes
     assert [float(row["rank"]) for row in logged] == [0.5, 0.5]
     assert [float(row["val_loss"]) for row in logged] == [2.0, 2.0]
 
@@ -105,7 +108,7 @@ def test_a_metric_that_cannot_be_added_up_is_refused(ranks):
     for message in ranks.run(body):
         assert message == (
             "metric 'largest' (Largest) keeps state of its own, which hvdkit cannot add up over ranks; derive it from "
-            "keras.metrics.Mean or Sum"
+            "keras.metrics.Mean or Sum, or give MetricAverageCallback a rule for it"
         )
 
 
@@ -169,3 +172,49 @@ def test_c03_all_ranks_stop_after_the_same_epoch(ranks):
     assert len(first) < 12
     assert first[-1] >= 0.7
     assert all(value < 0.7 for value in first[:-1])
+
+
+@pytest.mark.parametrize("ranks", [*MPI, *on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"})], indirect=True)
+def test_metrics_of_many_kinds_are_exact_for_unequal_shards(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+
+        import hvdkit.keras as hk
+        from hvdkit.errors import RecipeError
+
+        runs.fresh()
+        rank = hk.init().rank
+        generator = np.random.default_rng(4)
+        score = generator.uniform(0, 1, (60, 3)).astype("float32")
+        label = np.eye(3, dtype="float32")[generator.integers(0, 3, 60)]
+        mine = slice(0, 47) if rank == 0 else slice(47, 60)
+        kinds = keras.metrics
+        metrics = [kinds.AUC(name="auc"), kinds.MeanIoU(3, sparse_y_true=False, sparse_y_pred=False, name="iou")]
+        metrics += [
+            kinds.F1Score(name="f1"),
+            kinds.PrecisionAtRecall(0.5, name="par"),
+            kinds.CosineSimilarity(name="c"),
+        ]
+        if keras.backend.backend() == "tensorflow":
+            import keras_parts
+
+            metrics.append(keras_parts.Largest())
+        inputs = keras.Input((3,))
+        model = keras.Model(inputs, keras.layers.Activation("linear")(inputs))
+        model.compile(loss="mse", metrics=metrics)
+        average = hk.callbacks.MetricAverageCallback(rules={"largest": "max"})
+        model.evaluate(score[mine], label[mine], batch_size=8, verbose=0, callbacks=[average])
+        whole = model.evaluate(score, label, batch_size=8, verbose=0, return_dict=True)
+        try:
+            hk.callbacks.MetricAverageCallback(rules={"largest": "mean"})
+        except RecipeError as error:
+            refused = str(error)
+        return average.validation, {name: np.array(value) for name, value in whole.items()}, refused
+
+    for found, whole, refused in ranks.run(body, timeout=120):
+        assert len(whole) >= 6
+        assert found.keys() == whole.keys()
+        for name, value in whole.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+        assert refused == "the rule of metric 'largest' is 'mean'; it must be one of sum, max, min"

@@ -131,7 +131,6 @@ def test_what_cannot_be_distributed_is_refused(ranks):
         runs.fresh()
         hk.init()
         three = hasattr(keras, "ops")
-        scaled = keras.mixed_precision.LossScaleOptimizer if not three else keras.optimizers.LossScaleOptimizer
         data, (x, y) = hvdkit.Data(train=runs.samples(16)), runs.samples(16)
 
         def apply(model=runs.small_net, train=data, **options):
@@ -143,25 +142,14 @@ def test_what_cannot_be_distributed_is_refused(ranks):
             optimizer = hk.distribute(keras.optimizers.SGD(0.1), model)
             model.compile(optimizer=optimizer, loss=runs.cross_entropy(), jit_compile=True)
 
-        def half():
-            keras.mixed_precision.set_global_policy("mixed_float16")
-            try:
-                apply()
-            finally:
-                keras.mixed_precision.set_global_policy("float32")
-
         distributed = hk.distribute(keras.optimizers.SGD(0.1))
-        decay = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
         calls = {
             "twice": lambda: hk.distribute(distributed),
-            "scaled": lambda: hk.distribute(scaled(keras.optimizers.SGD(0.1))),
-            "half": half,
             "foreign": lambda: hk.distribute(object()),
             "softmax": lambda: apply(lambda: runs.small_net(ending="softmax")),
             "label": lambda: apply(train=hvdkit.Data(train=(x, y + 1))),
             "negative": lambda: apply(train=hvdkit.Data(train=(x, y - 1))),
             "model": lambda: apply(model=lambda: None),
-            "schedule": lambda: apply(optimizer=lambda: keras.optimizers.SGD(decay)),
             "xla": compiled_by_xla,
         }
         if not three:
@@ -177,8 +165,6 @@ def test_what_cannot_be_distributed_is_refused(ranks):
     for version, found in ranks.run(body):
         expected = {
             "twice": "this optimizer is distributed already; call distribute once for each optimizer",
-            "scaled": "LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16",
-            "half": "LossScaleOptimizer cannot be distributed yet; train in float32 or bfloat16",
             "foreign": f"object (builtins) is no optimizer of Keras {version}; take model and optimizer from the same "
             "Keras",
             "softmax": "the model's outputs are probabilities, but a named loss takes logits; remove the softmax at "
@@ -186,8 +172,6 @@ def test_what_cannot_be_distributed_is_refused(ranks):
             "label": "label 3 is out of range; the model has 3 outputs, which allow labels 0 to 2",
             "negative": "label -1 is out of range; the model has 3 outputs, which allow labels 0 to 2",
             "model": f"Recipe.model must build a model of Keras {version}, it gave builtins.NoneType",
-            "schedule": "the optimizer's learning rate is a ExponentialDecay; give a number, and the schedule as "
-            "Recipe(schedule=...)",
             "xla": "XLA cannot compile the reduction of gradients on TensorFlow; compile the model with "
             "jit_compile=False",
             "legacy": "SGD is a legacy optimizer; use the one of keras.optimizers",
@@ -231,3 +215,110 @@ def test_random_state_is_each_ranks_own_and_statistics_are_shared(ranks, framewo
     assert all(after_fit)
     assert not all(local)  # BatchNorm's are each rank's own between
     assert all(saved)
+
+
+@pytest.mark.parametrize("ranks", MPI, indirect=True)
+def test_b06_xla_is_switched_off_or_refused_before_a_step(ranks):
+    def body():
+        import warnings
+
+        import keras
+        import keras_runs as runs
+        import tensorflow as tf
+
+        import hvdkit.keras as hk
+        from hvdkit.errors import ModelError
+
+        runs.fresh()
+        rank, (x, y), found = hk.init().rank, runs.samples(16), {}
+        for jit in ("auto", False, True) if hasattr(keras, "ops") else (False, True):
+            keras.utils.set_random_seed(1)
+            model = runs.small_net()
+            model.compile(hk.distribute(keras.optimizers.SGD(0.1), model), runs.cross_entropy(), jit_compile=jit)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                model.fit(x[rank::2], y[rank::2], batch_size=4, shuffle=False, verbose=0)
+            found[str(jit)] = (runs.state(model, model.optimizer), [str(entry.message) for entry in caught])
+
+        optimizer = hk.distribute(keras.optimizers.SGD(0.1))
+        before = runs.values(model.weights)[0].tobytes()
+
+        @tf.function(jit_compile=True)
+        def step():
+            with tf.GradientTape() as tape:
+                loss = runs.cross_entropy()(y, model(x))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        try:
+            step()
+        except ModelError as error:
+            refused = str(error)
+        return found, refused, before == runs.values(model.weights)[0].tobytes()
+
+    (found, refused, unchanged), (other, _, _) = ranks.run(body, timeout=120)
+    assert found == other
+    assert unchanged
+    states = [state for state, _ in found.values()]
+    assert states == states[:1] * len(states)
+    off = "jit_compile is off: XLA cannot compile the reduction of gradients"
+    assert [message for message in found["True"][1] if "jit" in message] == [off]
+    assert not any("jit" in message for message in found["False"][1])
+    assert "XLA cannot compile the reduction of gradients on TensorFlow; use tf.function without" in refused
+
+
+def keras_of_all_kinds():
+    """Distribute a model and an optimizer of each Keras that is here, and mixed ones; runs on every rank."""
+    import keras
+    import tensorflow as tf
+
+    import hvdkit.keras as hk
+    from hvdkit.errors import ModelError
+
+    hk.init()
+    kinds = {"keras": keras, "tf.keras": tf.keras}
+    try:
+        import tf_keras
+
+        kinds["tf_keras"] = tf_keras
+    except ImportError:
+        pass
+    found = {}
+    for model_of, optimizer_of in [*((name, name) for name in kinds), ("keras", "tf_keras"), ("tf_keras", "keras")]:
+        if not {model_of, optimizer_of} <= kinds.keys():
+            continue
+        library = kinds[model_of]
+        model = library.Sequential([library.layers.Dense(1)])
+        model.build((None, 2))
+        try:
+            optimizer = hk.distribute(kinds[optimizer_of].optimizers.SGD(0.1), model)
+            model.compile(optimizer, "mse")
+            model.fit([[1.0, 2.0]], [[1.0]], callbacks=[hk.callbacks.BroadcastGlobalVariablesCallback()], verbose=0)
+            found[model_of, optimizer_of] = "trained"
+        except ModelError as error:
+            found[model_of, optimizer_of] = str(error)
+    return keras.__version__, found
+
+
+LEGACY = on("keras", engines=("mpi",), env={"TF_USE_LEGACY_KERAS": "1"})
+
+
+@pytest.mark.parametrize("ranks", MPI, indirect=True)
+def test_b09_the_keras_of_the_objects_is_taken_or_refused_by_name(ranks):
+    for version, found in ranks.run(keras_of_all_kinds, timeout=120):
+        assert found["keras", "keras"] == found["tf.keras", "tf.keras"] == "trained"
+        same = f"of Keras {version}; take model and optimizer from the same Keras"
+        if ("tf_keras", "tf_keras") in found:
+            assert found["keras", "tf_keras"].startswith("SGD (tf_keras.")
+            assert found["keras", "tf_keras"].endswith(f"is no optimizer {same}")
+            assert found["tf_keras", "tf_keras"].endswith(f"is no optimizer {same}")
+            assert found["tf_keras", "keras"] == f"Sequential (tf_keras.src.engine.sequential) is no model {same}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", LEGACY, indirect=True)
+def test_b09_the_legacy_variable_makes_tf_keras_of_tf_keras(ranks):
+    pytest.importorskip("tf_keras", reason="tf_keras is not installed")
+    for _, found in ranks.run(keras_of_all_kinds, timeout=120):
+        assert found["keras", "keras"] == "trained"
+        assert "is no optimizer of Keras 3" in found["tf.keras", "tf.keras"]

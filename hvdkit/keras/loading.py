@@ -1,0 +1,66 @@
+"""Whole models from files: rank 0 reads, every rank gets the same."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hvdkit import world as worlds
+from hvdkit.errors import CheckpointError
+from hvdkit.keras.distribution import distribute
+from hvdkit.keras_objects.variables import separate_random_state
+from hvdkit.keras_objects.versions import is_keras3, keras
+
+
+def load_model(
+    path: str,
+    custom_objects: Mapping[str, Any] | None = None,
+    *,
+    compression: str = "none",
+    clip_norm: float | None = None,
+) -> Any:
+    """Load a whole model that Keras has saved, with or without hvdkit; called by all ranks.
+
+    Only rank 0 needs to see the file. Nothing in it is unpickled or run (``safe_mode``).
+
+    Args:
+        path: A ``.keras`` file, or in Keras 2 an ``.h5`` one.
+        custom_objects: Classes of one's own by their names, where they are not registered with Keras.
+        compression: As in :func:`hvdkit.keras.distribute`.
+        clip_norm: As in :func:`hvdkit.keras.distribute`.
+
+    Returns:
+        The model, compiled as it was saved. Its optimizer is distributed and has its slots; random state is each
+        rank's own.
+
+    Raises:
+        CheckpointError: The file is missing or cannot be loaded, or the model in it was not compiled; on every rank.
+    """
+    world = worlds.current()
+    content: bytes = world.root_only(lambda: _read(path))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / Path(path).name
+        copy.write_bytes(content)
+        try:
+            model = keras().models.load_model(str(copy), custom_objects=custom_objects, safe_mode=True)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(f"{path} cannot be loaded: {reason}") from error
+    if getattr(model, "optimizer", None) is None:
+        raise CheckpointError(f"{path} holds a model that was not compiled; load it with Keras, then distribute()")
+    distribute(model.optimizer, model, compression=compression, clip_norm=clip_norm)
+    separate_random_state(world, model)
+    return model
+
+
+def _read(path: str) -> bytes:
+    if not str(path).endswith((".keras", ".h5")) or str(path).endswith(".weights.h5"):
+        raise CheckpointError(f"{path} is no whole model; give a .keras or .h5 file")
+    if is_keras3() and str(path).endswith(".h5"):
+        raise CheckpointError(f"{path}: Keras 3 does not read an optimizer's state from .h5; save the model as .keras")
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,192 @@
+"""Loss scaling and half precision: an overflow on one rank makes all ranks skip the update."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import on
+
+pytestmark = pytest.mark.timeout(400)
+TWO = on("keras", engines=("mpi", "horovod"))
+MPI = on("keras", engines=("mpi",))
+TORCH = on("keras", engines=("torch",), env={"KERAS_BACKEND": "torch"})
+JAX = on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"})
+
+
+def net():
+    """Return a net of the global policy, whose outputs are float32."""
+    import keras
+    import keras_runs as runs
+
+    inputs = keras.Input((runs.FEATURES,))
+    x = keras.layers.Dense(8, activation="tanh")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(runs.CLASSES, dtype="float32")(x))
+
+
+def scaled(optimizer):
+    """Return what Keras itself puts around an optimizer under mixed_float16."""
+    import keras
+
+    return (keras.optimizers if hasattr(keras, "ops") else keras.mixed_precision).LossScaleOptimizer(optimizer)
+
+
+def scale_of(optimizer):
+    import keras_runs as runs
+
+    found = optimizer.dynamic_scale if hasattr(optimizer, "dynamic_scale") else optimizer.loss_scale
+    return float(runs.values([found])[0])
+
+
+def trained(policy, options, accumulate=1):
+    """Fit two epochs of four passes, the second of which overflows on rank 1 alone; compare with one process."""
+    import keras
+    import keras_runs as runs
+    import numpy as np
+
+    import hvdkit.keras as hk
+
+    runs.fresh()
+    hk.init()
+    keras.utils.set_random_seed(1)
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        x, y = runs.samples(32)
+        x[9] = np.inf  # of rank 1, in the second batch
+        model, alone = net(), net()
+        before = runs.values(model.weights)
+        runs.start(alone, before)
+        wrap = scaled if policy == "float32" else (lambda optimizer: optimizer)
+        optimizer = wrap(keras.optimizers.Adam(0.05, **options))
+        if policy == "float32":
+            hk.distribute(optimizer, model, accumulate=accumulate)
+            model.compile(optimizer=optimizer, loss=runs.cross_entropy())
+        else:  # here compile is looked up before it can be watched
+            model.compile(optimizer=hk.distribute(optimizer, model), loss=runs.cross_entropy())
+        after = []
+
+        class Watch(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                after.append([value.tobytes() for value in runs.values(model.weights)])
+
+        live = keras.backend.backend() != "jax"  # there, fit keeps the variables out of reach
+        batches = hk.shard((x, y), 4, shuffle=False)
+        model.fit(batches, epochs=2, shuffle=False, verbose=0, callbacks=[Watch()] if live else None)
+        own = wrap(
+            keras.optimizers.Adam(0.05, **options, **({"gradient_accumulation_steps": 2} if accumulate > 1 else {}))
+        )
+        alone.compile(optimizer=own, loss=runs.cross_entropy())
+        for start in [0, 8, 16, 24] * 2:
+            alone.train_on_batch(x[start : start + 8], y[start : start + 8])
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    return {
+        "kind": type(model.optimizer).__name__,
+        "scale": scale_of(model.optimizer),
+        "state": runs.state(model, model.optimizer),
+        "far": runs.distance(runs.values(model.weights), runs.values(alone.weights), before),
+        "after": after,
+    }
+
+
+def check_skipped(results, tolerance):
+    first, second = results
+    assert first["kind"].startswith("LossScaleOptimizer")
+    assert first["scale"] == second["scale"] == 2.0**13  # halved in both epochs
+    assert first["state"] == second["state"]
+    assert first["after"] == second["after"]
+    assert first["far"] <= tolerance
+    if first["after"]:
+        assert first["after"][1] == first["after"][0] != first["after"][2]
+
+
+CASES = [("float32", {}), ("float32", {"clipnorm": 0.05}), ("mixed_float16", {"global_clipnorm": 0.1})]
+
+
+@pytest.mark.parametrize("ranks", [*TWO, *TORCH, *JAX], indirect=True)
+@pytest.mark.parametrize(("policy", "options"), CASES)
+def test_an_overflow_on_one_rank_makes_all_skip(ranks, policy, options):
+    check_skipped(ranks.run(trained, policy, options, timeout=150), 1e-4 if policy == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("ranks", MPI, indirect=True)
+def test_an_overflow_leaves_accumulation_in_step(ranks):
+    def body():
+        import keras
+
+        return trained("float32", {"clipnorm": 0.05}, accumulate=2) if hasattr(keras, "ops") else None
+
+    results = ranks.run(body, timeout=150)
+    if results[0] is None:
+        pytest.skip("Keras 2 optimizers cannot accumulate")
+    first, second = results
+    assert first["scale"] == second["scale"] == 2.0**13
+    assert first["state"] == second["state"]
+    assert first["far"] <= 1e-4
+
+
+@pytest.mark.parametrize("ranks", [*MPI, *TORCH, *JAX], indirect=True)
+def test_mixed_bfloat16_equals_the_same_batches_in_one_process(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+
+        import hvdkit.keras as hk
+
+        runs.fresh()
+        hk.init()
+        keras.utils.set_random_seed(1)
+        keras.mixed_precision.set_global_policy("mixed_bfloat16")
+        try:
+            data, model, alone = runs.samples(40), net(), net()
+            before = runs.values(model.weights)
+            runs.start(alone, before)
+            model.compile(hk.distribute(keras.optimizers.SGD(0.2, momentum=0.9), model), runs.cross_entropy())
+            model.fit(hk.shard(data, 4, seed=runs.SEED), epochs=2, shuffle=False, verbose=0)
+            passes = {"gradient_accumulation_steps": 2} if hasattr(keras, "ops") else {}
+            alone.compile(keras.optimizers.SGD(0.2, momentum=0.9, **passes), runs.cross_entropy())
+            for block in runs.blocks(40, 8, 2):
+                # the ranks' batches one after another, since half precision rounds otherwise in a larger one
+                for indices in (block[0::2], block[1::2]) if passes else (block,):
+                    alone.train_on_batch(data[0][indices], data[1][indices])
+        finally:
+            keras.mixed_precision.set_global_policy("float32")
+        far = runs.distance(runs.values(model.weights), runs.values(alone.weights), before)
+        kinds = {str(value.dtype) for value in runs.values(model.weights)}
+        return runs.state(model, model.optimizer), far, kinds, bool(passes)
+
+    (state, far, kinds, exact), (other, *_) = ranks.run(body, timeout=150)
+    assert state == other
+    assert kinds == {"float32"}
+    assert far <= (1e-5 if exact else 5e-2)
+
+
+@pytest.mark.parametrize("ranks", on("keras", engines=("horovod",)), indirect=True)
+def test_what_would_hide_an_overflow_is_refused(ranks):
+    def body():
+        import keras
+
+        import hvdkit.keras as hk
+        from hvdkit.errors import RecipeError
+
+        hk.init()
+        keras.mixed_precision.set_global_policy("mixed_float16")
+        found = []
+        try:
+            for optimizer, options in (
+                (scaled(keras.optimizers.SGD(0.1)), {"compression": "fp16"}),
+                (keras.optimizers.SGD(0.1), {}),
+            ):
+                try:
+                    hk.distribute(optimizer, **options)
+                except RecipeError as error:
+                    found.append(str(error))
+        finally:
+            keras.mixed_precision.set_global_policy("float32")
+        return found
+
+    for found in ranks.run(body, timeout=150):
+        assert found == [
+            "compression 'fp16' limits gradients, which hides the overflow that loss scaling looks for; use "
+            "compression='none', or train in bfloat16",
+            "under mixed_float16 compile puts a LossScaleOptimizer around this optimizer; give the model too: "
+            "distribute(optimizer, model)",
+        ]
