@@ -52,7 +52,8 @@ def model_and_batch(arch: str, batch: int, device: str, layout: str) -> tuple[to
 class Runner:
     """One method's model, optimizer and batch."""
 
-    def __init__(self, job: Job, name: str, arch: str, batch: int, precision: str, layout: str) -> None:
+    def __init__(self, job: Job, name: str, arch: str, batch: int, options: dict[str, Any]) -> None:
+        layout = options["layout"]
         layout = "contiguous" if name == "horovod" else layout
         self.model, self.x, self.y = model_and_batch(arch, batch, job.device, layout)
         if name == "horovod-best" and layout == "channels_last":
@@ -61,8 +62,13 @@ class Runner:
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=1e-3, momentum=0.9, fused=job.device != "cpu" or None
         )
+        if options["compiled"] and name != "ddp":
+            self.model.compile()
         self.model, self.optimizer = torch_methods.METHODS[name](job, self.model, self.optimizer)
-        self._autocast = precision == "bf16"
+        if options["compiled"] and name == "ddp":
+            # as its manual says: the compiler cuts the graph at DDP's buckets
+            self.model = torch.compile(self.model)
+        self._autocast = options["precision"] == "bf16"
         self._device = job.device.split(":")[0]
 
     def step(self) -> None:
@@ -111,7 +117,9 @@ def measure(
 def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) -> str:
     medians = {name: statistics.median(result["rounds"]) for name, result in results.items()}
     base = medians.get("ddp")
-    lines = [f"{arch}, batch {batch} per process, {job.size} process(es), {job.device}"]
+    lines = [
+        f"{arch}, batch {batch} per process, {job.size} process(es), {job.device}{', compiled' if job.compiled else ''}"
+    ]
     for name, value in medians.items():
         ratio = f"{value / base:6.3f} x DDP" if base else ""
         spread = (max(results[name]["rounds"]) - min(results[name]["rounds"])) / value
@@ -126,6 +134,7 @@ def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) 
 @click.option("--batch", "batches", multiple=True, type=int, default=[64], help="Samples per process.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 @click.option("--layout", type=click.Choice(["contiguous", "channels_last"]), default="contiguous", show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="Compile the model, for every method.")
 @click.option("--method", "methods", multiple=True, help="Default: all that this machine has.")
 @click.option("--steps", default=20, show_default=True, help="Updates in a round.")
 @click.option("--rounds", default=6, show_default=True)
@@ -134,7 +143,7 @@ def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) 
 def main(archs: list[str], batches: list[int], methods: list[str], path: str | None, **options: Any) -> None:
     """Compare methods; every pair of --arch and --batch is one comparison."""
     torch.backends.cudnn.benchmark = True
-    job = Job.join()
+    job = Job.join(compiled=options["compiled"])
     names = list(methods) or job.available()
     report: list[dict[str, Any]] = []
     for arch in archs:
@@ -142,7 +151,7 @@ def main(archs: list[str], batches: list[int], methods: list[str], path: str | N
             results = measure(
                 job,
                 names,
-                lambda name: Runner(job, name, arch, batch, options["precision"], options["layout"]),  # noqa: B023
+                lambda name: Runner(job, name, arch, batch, options),  # noqa: B023
                 options["steps"],
                 options["rounds"],
                 options["warmup"],

@@ -23,8 +23,8 @@ from hvdkit.world import World
 class Job:
     """The processes, with every engine that this machine has started in each."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, compiled: bool) -> None:
+        self.world, self.compiled = world, compiled
         self.rank, self.size = world.rank, world.size
         self.device = hk.pin()
         self.worlds: dict[str, World] = {world.engine.name: world}
@@ -36,9 +36,9 @@ class Job:
             self._add("horovod", lambda: HorovodEngine("torch"))
 
     @classmethod
-    def join(cls) -> Job:
+    def join(cls, compiled: bool = False) -> Job:
         """Start the engines: the launcher's own, torch.distributed beside it, and the others that fit."""
-        return cls(hk.init())
+        return cls(hk.init(), compiled)
 
     def available(self) -> list[str]:
         """Return the methods that can run here."""
@@ -89,8 +89,9 @@ def _plain(_job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 
 def _ddp(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
     devices = None if job.device == "cpu" else [torch.device(job.device)]
+    # the compiler's part of DDP knows no static graph
     wrapped = torch.nn.parallel.DistributedDataParallel(
-        model, device_ids=devices, gradient_as_bucket_view=True, static_graph=True
+        model, device_ids=devices, gradient_as_bucket_view=True, static_graph=not job.compiled
     )
     return wrapped, optimizer
 
