@@ -13,6 +13,7 @@ from hvdkit.errors import CheckpointError, DataError, ModelError, RecipeError
 from hvdkit.plan import LearningRate, steps_for_rank
 from hvdkit.protocol import Backend
 from hvdkit.recipe import FRAMEWORKS, Data, Recipe
+from hvdkit.served import check_served, torch_only
 from hvdkit.training import Setup, Trainer, resumed_batch_size
 from hvdkit.world import World
 
@@ -40,6 +41,7 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
         raise RecipeError(f"framework {framework!r} is unknown; use one of {', '.join(FRAMEWORKS)}")
     if not isinstance(recipe, Recipe):
         raise RecipeError(f"apply needs an hvdkit.Recipe, it got {type(recipe).__name__}")
+    check_served(recipe, framework)
     started = time.perf_counter()
     backend = _backend(framework)
     world = backend.init(recipe.init.engine if recipe.init else "serial")
@@ -64,6 +66,7 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
             compression=settings.compression,
             accumulate=settings.accumulate,
             clip_norm=settings.clip_norm,
+            **torch_only(settings, framework),
         )
     setup = Setup(
         backend, recipe, world, device, batches, data.validation, rates, model, optimizer, batch_size, started

@@ -38,7 +38,8 @@ class History(Observer):
 
     Attributes:
         epochs: One record per epoch: epoch (from 1), loss, metrics, val_loss, seconds (the slowest rank's),
-            samples_per_second (all ranks), learning_rate.
+            samples_per_second (all ranks), learning_rate; in fp16 skipped_steps, with compression the elements of
+            clipped_gradients and lost_gradients (rounded to 0) over all ranks.
         seconds_to_first_step: From ``apply`` to the end of the first update, None before it.
     """
 
@@ -118,7 +119,11 @@ def _say(text: str) -> None:
 
 
 def _line(record: Record) -> str:
-    shown = [f"{name} {value:.4f}" for name, value in record.items() if name not in _APART]
+    shown = [
+        f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
+        for name, value in record.items()
+        if name not in _APART
+    ]
     return (
         f"epoch {record['epoch']}: {', '.join(shown)}, "
         f"{record['seconds']:.2f} s, {record['samples_per_second']:.0f} samples/s"

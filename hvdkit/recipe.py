@@ -18,7 +18,9 @@ FRAMEWORKS = ("torch", "tf", "keras")
 LOSSES = ("sparse_categorical_crossentropy", "mean_squared_error")
 UNEVEN = ("exact", "pad", "drop")
 SCALING = ("linear", "sqrt", "none")
-COMPRESSION = ("none", "fp16")
+COMPRESSION = ("none", "fp16", "bf16")
+REDUCTIONS = ("average", "adasum")
+PRECISIONS = ("fp32", "bf16", "fp16")
 BROADCAST_WHEN = ("before_first_step", "after_first_step")
 
 T = TypeVar("T")
@@ -44,6 +46,12 @@ def _whole(owner: object, name: str, least: int, optional: bool = False) -> None
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _above_zero(owner: object, name: str) -> None:
+    value = getattr(owner, name)
+    if value is not None and not (_is_number(value) and value > 0):
+        _fail(owner, name, "a number > 0 or None")
 
 
 def _bool(owner: object, name: str) -> None:
@@ -144,20 +152,31 @@ class Distribute:
     """Step 5: how gradients are reduced.
 
     Attributes:
-        compression: ``fp16`` halves the bytes on the wire; the average is formed before the sum can overflow.
+        compression: ``fp16`` and ``bf16`` halve the bytes on the wire; the average is formed before the sum can
+            overflow.
         accumulate: Micro-batches per update; their mean is applied.
         clip_norm: Clip the reduced gradient to this global norm, min(1, c / norm).
+        gradient_predivide: Divide by this before the sum and by size / this after it (torch only).
+        reduction: ``average``, or ``adasum`` (Maleki et al., 2020; torch on a Horovod that runs over MPI).
+        sync_batchnorm: BatchNorm takes the statistics of the global batch (torch only).
     """
 
     compression: str = "none"
     accumulate: int = 1
     clip_norm: float | None = None
+    gradient_predivide: float | None = None
+    reduction: str = "average"
+    sync_batchnorm: bool = False
 
     def __post_init__(self) -> None:
         _one_of(self, "compression", COMPRESSION)
         _whole(self, "accumulate", 1)
-        if self.clip_norm is not None and not (_is_number(self.clip_norm) and self.clip_norm > 0):
-            _fail(self, "clip_norm", "a number > 0 or None")
+        _above_zero(self, "clip_norm")
+        _above_zero(self, "gradient_predivide")
+        _one_of(self, "reduction", REDUCTIONS)
+        _bool(self, "sync_batchnorm")
+        if self.reduction == "adasum" and (self.compression != "none" or self.gradient_predivide is not None):
+            _fail(self, "reduction", "average where compression or gradient_predivide is set")
 
 
 @dataclass(frozen=True)
@@ -222,6 +241,9 @@ class Recipe:
         stop_at: ``{metric: value}``: training stops after the epoch in which the averaged validation metric (training
             metric without validation data) reaches the value; a loss by falling, all others by rising.
         observers: What watches the run beside history, progress and checkpoints.
+        precision: ``fp32``, ``bf16`` or ``fp16``: what the model computes in, while its weights stay float32. In fp16
+            the loss is scaled, and all ranks skip an update whose reduced gradient is not finite (torch only).
+        compile: Compile the model, by ``torch.compile`` (torch only).
 
     Raises:
         RecipeError: A field has a wrong value; the message names the field, the value and what is allowed.
@@ -239,6 +261,8 @@ class Recipe:
     schedule: Callable[[float], float] | None = None
     stop_at: Mapping[str, float] | None = None
     observers: tuple[Any, ...] = ()
+    precision: str = "fp32"
+    compile: bool = False
     init: Init | None = field(default_factory=Init)
     pin: Pin | None = field(default_factory=Pin)
     shard: Shard | None = field(default_factory=Shard)
@@ -261,6 +285,8 @@ class Recipe:
         if self.schedule is not None and not callable(self.schedule):
             _fail(self, "schedule", "a function of the epoch or None")
         self._check_steps()
+        _one_of(self, "precision", PRECISIONS)
+        _bool(self, "compile")
         self._check_stop_at()
         for name in ("model", "data", "loss", "optimizer"):
             self._check_frameworks(name)

@@ -154,12 +154,16 @@ class Trainer(ABC):
         rate = f"{self.rates.target:g}"
         if self.rates.warmup_steps:
             rate = f"{self.rates.base:g} rising to {rate} over {self.rates.warmup_steps} steps"
+        elif self.rates.target != self.rates.base:
+            rate += f" ({self.rates.base:g} x {self.rates.target / self.rates.base:g})"
+        how = "" if self.recipe.precision == "fp32" else f", precision {self.recipe.precision}"
+        how += ", compiled" if self.recipe.compile else ""
         return "\n".join(
             [
                 f"hvdkit: {self.framework} on {self._setup.device}, {self.world.size} process(es) on "
                 f"{self.world.nodes} node(s), engine {self.world.engine.name} ({self.world.reason})",
                 f"hvdkit: batch {samples}, global batch {self.global_batch}, "
-                f"{self.steps_per_epoch} steps per epoch, learning rate {rate}{self._dropped()}",
+                f"{self.steps_per_epoch} steps per epoch, learning rate {rate}{how}{self._dropped()}",
             ]
         )
 
@@ -203,9 +207,14 @@ class Trainer(ABC):
             "seconds": slowest,
             "samples_per_second": samples / slowest,
             "learning_rate": self.rates.at(self.global_step - 1),
+            **self._counts(),
         }
         self._stop = self._reached(record)
         self._announce("on_epoch_end", record)
+
+    def _counts(self) -> dict[str, int]:
+        """Return what else was counted in this epoch, over all ranks; called by all ranks."""
+        return {}
 
     def _reached(self, record: Record) -> bool:
         """Say whether an averaged metric has reached its target; all ranks hold the same record."""

@@ -16,13 +16,17 @@ class Channel(ABC):
 
     Attributes:
         fp16: Whether half precision can be summed.
+        bf16: Whether bfloat16 can be summed.
+        is_root: Whether this is rank 0.
     """
 
     fp16 = True
+    bf16 = False
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.size = engine.size
+        self.is_root = engine.rank == 0
 
     @abstractmethod
     def start_allreduce(self, flat: Any) -> Any:
@@ -45,6 +49,10 @@ class Channel(ABC):
         """Sum a flat tensor over all ranks and wait for it."""
         return self.wait(self.start_allreduce(flat))
 
+    def start_adasum(self, flat: Any) -> Any:
+        """Start to combine a flat tensor of all ranks by Adasum; offered by those that pass :meth:`check_adasum`."""
+        raise NotImplementedError
+
     def check_compression(self, compression: str) -> None:
         """Check that the engine can sum what a compression sends.
 
@@ -53,6 +61,19 @@ class Channel(ABC):
         """
         if compression == "fp16" and not self.fp16:
             raise EngineError(f"engine {self.engine.name!r} cannot sum half precision; use compression='none'")
+        if compression == "bf16" and not self.bf16:
+            other = "compression='fp16'" if self.fp16 else "compression='none'"
+            raise EngineError(f"engine {self.engine.name!r} cannot sum bfloat16 here; use {other}")
+
+    def check_adasum(self) -> None:
+        """Check that the engine has Adasum.
+
+        Raises:
+            EngineError: It has not.
+        """
+        raise EngineError(
+            f"engine {self.engine.name!r} has no Adasum here; use Horovod built with MPI, started by mpirun, for torch"
+        )
 
 
 class SerialChannel(Channel):
@@ -60,6 +81,7 @@ class SerialChannel(Channel):
 
     def __init__(self) -> None:
         self.size = 1
+        self.is_root = True
 
     def start_allreduce(self, flat: Any) -> Any:
         """Return the tensor as its own handle."""

@@ -7,6 +7,8 @@ from typing import Any
 from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
 from hvdkit.engines.horovod import HorovodEngine, finish
+from hvdkit.environment import launched_as
+from hvdkit.horovod_info import mpi_built
 
 
 class TorchHorovodChannel(Channel):
@@ -16,11 +18,12 @@ class TorchHorovodChannel(Channel):
         assert isinstance(engine, HorovodEngine)
         super().__init__(engine)
         self._binding = engine.binding
+        self._number = next(engine.channel_numbers)
         self._calls = 0
 
     def _name(self) -> str:
         self._calls += 1
-        return f"hvdkit.tensor.{self._calls}"
+        return f"hvdkit.channel.{self._number}.tensor.{self._calls}"
 
     def start_allreduce(self, flat: Any) -> Any:
         """Start to sum a flat tensor in place."""
@@ -31,6 +34,19 @@ class TorchHorovodChannel(Channel):
         if flat.device.type == "cuda":
             return self._binding.allreduce_async_(flat, op=self._binding.Average, name=self._name())
         return super().start_mean(flat)
+
+    def start_adasum(self, flat: Any) -> Any:
+        """Start Adasum of a flat tensor in place."""
+        return self._binding.allreduce_async_(flat, op=self._binding.Adasum, name=self._name())
+
+    def check_adasum(self) -> None:
+        """Check that Horovod moves its data by MPI, which alone has Adasum.
+
+        Raises:
+            EngineError: It does not.
+        """
+        if not (mpi_built() and launched_as().launcher == "mpirun"):
+            super().check_adasum()
 
     def wait(self, handle: Any) -> Any:
         """Return the summed tensor."""

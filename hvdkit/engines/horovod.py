@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -49,6 +50,7 @@ class HorovodEngine(Engine):
 
     Attributes:
         binding: ``horovod.torch`` or ``horovod.tensorflow``.
+        channel_numbers: Numbers for the names of channels' tensors.
 
     Raises:
         EngineError: Horovod is missing or does not fit the framework.
@@ -63,6 +65,8 @@ class HorovodEngine(Engine):
         self.binding.init()
         self.rank, self.size = self.binding.rank(), self.binding.size()
         self._calls = 0
+        # channels are opened in the same order on all ranks
+        self.channel_numbers = itertools.count()
 
     def placement(self) -> tuple[int, int, int, int] | None:
         """Return Horovod's own numbers under TensorFlow, whose devices are fixed by its first operation."""

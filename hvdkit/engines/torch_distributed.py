@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+import weakref
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -37,6 +39,8 @@ class TorchDistributedEngine(Engine):
         if self._own_group:
             self._start(launched)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._groups: list[Any] = [dist.group.WORLD]
+        self._users: list[weakref.ref[object]] = []
 
     def _start(self, launched: bool) -> None:
         backend = "cpu:gloo,cuda:nccl" if self._torch.cuda.is_available() else "gloo"
@@ -44,6 +48,19 @@ class TorchDistributedEngine(Engine):
             self._dist.init_process_group(backend, timeout=_LIMIT)
         else:
             self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
+
+    def group_for(self, user: object) -> Any:
+        """Return a process group that no other living user has on any rank; called by all ranks.
+
+        Two users of one group would have to start their collectives in the same order on all ranks.
+        """
+        mine = {number for number, held in enumerate(self._users) if held() is not None}
+        taken = set().union(*self.allgather_object(mine))
+        free = next(number for number in itertools.count() if number not in taken)
+        if free == len(self._groups):
+            self._groups.append(self._dist.new_group(timeout=_LIMIT))
+        self._users[free : free + 1] = [weakref.ref(user)]
+        return self._groups[free]
 
     def shutdown(self) -> None:
         """End the process group, if it was started here."""

@@ -3,7 +3,7 @@
 from hvdkit.torch.building import build_model, build_optimizer
 from hvdkit.torch.checkpointing import read_state, restore, save
 from hvdkit.torch.devices import default_device, init, pin
-from hvdkit.torch.distribution import distribute
+from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.rates import warmup
 from hvdkit.torch.sharding import shard, steps
 from hvdkit.torch.synchronising import broadcast
@@ -18,10 +18,12 @@ __all__ = [
     "broadcast",
     "build_model",
     "build_optimizer",
+    "compression_losses",
     "default_device",
     "distribute",
     "init",
     "make_trainer",
+    "no_sync",
     "pin",
     "read_state",
     "restore",
@@ -29,5 +31,6 @@ __all__ = [
     "scale_lr",
     "shard",
     "steps",
+    "synchronize",
     "warmup",
 ]

@@ -8,7 +8,6 @@ import torch
 
 FIRST_BYTES = 1 << 20
 NEXT_BYTES = 25 << 20
-_HALF_MAX = 65504.0
 
 
 class Bucket:
@@ -25,12 +24,17 @@ class Bucket:
         self._elements = sum(parameter.numel() for parameter in parameters)
         self.flat = torch.zeros(self._elements + len(parameters), dtype=first.dtype, device=first.device)
         self.views = _views(self.flat, parameters)
+        # no engine but one knows complex numbers
+        self.wire = torch.view_as_real(self.flat).view(-1) if first.is_complex() else self.flat
         self.handle: Any = None
-        self.clipped = 0
-        self._wire = self.flat
 
-    def fill(self, passes: int, size: int, compression: str) -> torch.Tensor:
-        """Move the gradients in, divided by ``passes``; return what is to be averaged, or summed if compressed."""
+    @property
+    def lengths(self) -> list[int]:
+        """The parameters' numbers of elements in ``wire``."""
+        return [parameter.numel() * (2 if parameter.is_complex() else 1) for parameter in self.parameters]
+
+    def fill(self, passes: int) -> None:
+        """Move the gradients in, divided by ``passes``."""
         with torch.no_grad():
             present = [i for i in range(len(self.parameters)) if i not in self.missing]
             sources = [(self.views[i], self.parameters[i].grad) for i in present]
@@ -47,22 +51,9 @@ class Bucket:
             if self.missing:
                 torch._foreach_zero_([self.views[i] for i in self.missing])
                 presence[list(self.missing)] = 0.0
-            self._wire = self._compressed(size) if compression == "fp16" else self.flat
-        return self._wire
-
-    def _compressed(self, size: int) -> torch.Tensor:
-        """Return gradients / size in half precision, limited so that the sum of finite ones over ranks stays finite."""
-        limit = _HALF_MAX / size
-        scaled = self.flat / size
-        large = (scaled.abs() > limit) & scaled.isfinite()
-        self.clipped += int(large.sum())
-        # what is infinite stays so, for a gradient scaler to see
-        return torch.where(large, scaled.clamp(-limit, limit), scaled).half()
 
     def unpack(self) -> None:
         """Make the reduced gradients the parameters' own."""
-        if self._wire is not self.flat:
-            self.flat.copy_(self._wire)
         for i in self.missing:
             if float(self.flat[self._elements + i].real) != 0.0:
                 self.parameters[i].grad = self.views[i]
@@ -90,10 +81,10 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def lay_out(parameters: list[torch.nn.Parameter]) -> list[Bucket]:
-    """Divide parameters into buckets, last first, since backward comes to the last first."""
+    """Divide parameters into buckets, in the order in which their gradients are expected."""
     buckets: list[Bucket] = []
     open_buckets: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
-    for parameter in reversed(parameters):
+    for parameter in parameters:
         group = open_buckets.setdefault((parameter.dtype, parameter.device), [])
         group.append(parameter)
         limit = NEXT_BYTES if buckets else FIRST_BYTES

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,13 +12,70 @@ import torch
 from hvdkit import world as worlds
 from hvdkit.arrays import check_same
 from hvdkit.channels import open_channel
+from hvdkit.channels.base import Channel, SerialChannel
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.recipe import Distribute
+from hvdkit.torch.batch_norm import synchronise_batch_norm
 from hvdkit.torch.reducer import Reducer
+from hvdkit.torch.reductions import Mean, Reduction, make_reduction
 from hvdkit.torch.tensors import kind
 from hvdkit.world import World
 
-_reducers: weakref.WeakKeyDictionary[torch.optim.Optimizer, Reducer | None] = weakref.WeakKeyDictionary()
+
+class Distribution:
+    """What :func:`distribute` has made of an optimizer: reduce, then clip, before each update."""
+
+    def __init__(
+        self,
+        world: World,
+        optimizer: torch.optim.Optimizer,
+        named: dict[str, torch.nn.Parameter],
+        sparse: set[int],
+        clip_norm: float | None,
+    ) -> None:
+        self.reducer: Reducer | None = None
+        self._world, self._optimizer = world, weakref.ref(optimizer)
+        self._named, self._sparse, self._clip_norm = named, sparse, clip_norm
+        self._hooked = False
+        if clip_norm is not None:
+            self._hook()
+
+    def reduce(self, channel: Channel, reduction: Reduction, accumulate: int) -> None:
+        """Hook a reducer on the parameters."""
+        self.reducer = Reducer(channel, reduction, self._named, self._sparse, accumulate)
+        self._hook()
+
+    def _hook(self) -> None:
+        optimizer = self._optimizer()
+        if optimizer is not None and not self._hooked:
+            self._hooked = True
+            optimizer.register_step_pre_hook(self._before_step)
+
+    def _before_step(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run before ``step()``, or at the end of each call of its closure, whose loss is averaged too."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return self._prepare()
+
+        def averaged() -> Any:
+            loss = closure()
+            self._prepare()
+            if loss is None:
+                return None
+            return torch.full_like(torch.as_tensor(loss), self._world.allreduce(float(loss)).item())
+
+        return (args[0], averaged, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
+
+    def _prepare(self) -> None:
+        if self.reducer is not None:
+            self.reducer.before_step()
+        if self._clip_norm is not None:
+            # a fused optimizer under a gradient scaler gets gradients that it divides itself
+            scale = getattr(self._optimizer(), "grad_scale", None)
+            clip(list(self._named.values()), self._clip_norm if scale is None else self._clip_norm * scale)
+
+
+_distributions: weakref.WeakKeyDictionary[torch.optim.Optimizer, Distribution] = weakref.WeakKeyDictionary()
 
 
 def distribute(
@@ -27,6 +85,9 @@ def distribute(
     compression: str = "none",
     accumulate: int = 1,
     clip_norm: float | None = None,
+    gradient_predivide: float | None = None,
+    reduction: str = "average",
+    sync_batchnorm: bool = False,
 ) -> torch.optim.Optimizer:
     """Step 5: average the gradients of this optimizer's parameters over all ranks.
 
@@ -36,69 +97,87 @@ def distribute(
     Args:
         optimizer: Any torch optimizer, with or without state.
         model: Names the parameters in messages, and tells which gradients are sparse.
-        compression: ``fp16`` sends half precision, divided before the sum, limited where it would overflow.
+        compression: ``fp16`` or ``bf16`` sends 16 bits, divided before the sum and limited where the sum would
+            overflow; :func:`compression_losses` counts what that changed.
         accumulate: Backward passes per ``step()``; their mean is applied. A ``step()`` that comes earlier divides by
             the passes there were.
         clip_norm: Clip the reduced gradient to this global norm in ``step()``, min(1, c / norm).
+        gradient_predivide: Divide by this before the sum and by size / this after it.
+        reduction: ``average``, or ``adasum`` on a Horovod that runs over MPI.
+        sync_batchnorm: Let the model's BatchNorm layers take the statistics of the global batch, in place.
 
     Raises:
         RecipeError: The optimizer is distributed already, or an argument has a wrong value.
         ModelError: The model is wrapped in DDP or FSDP, or differs between ranks.
-        EngineError: The engine cannot sum what the compression sends.
+        EngineError: The engine cannot sum what the compression sends, or has no Adasum.
     """
     world = worlds.current()
-    _check(optimizer, model, compression, accumulate, clip_norm)
+    settings = Distribute(
+        compression, accumulate, clip_norm, gradient_predivide, reduction=reduction, sync_batchnorm=sync_batchnorm
+    )
+    _check(optimizer, model)
     named = _named(optimizer, model)
     check_same(world, {name: kind(entry) + ("" if entry.requires_grad else " frozen") for name, entry in named.items()})
-    _reducers[optimizer] = None
+    distribution = Distribution(world, optimizer, named, _sparse(model), clip_norm)
     if world.size > 1 or accumulate > 1:
         channel = open_channel(world, "torch")
-        channel.check_compression(compression)
-        reducer = Reducer(world, channel, named, _sparse(model), accumulate=accumulate, compression=compression)
-        _reducers[optimizer] = reducer
-    if _reducers[optimizer] is not None or clip_norm is not None:
-        optimizer.register_step_pre_hook(_step_hook(world, _reducers[optimizer], list(named.values()), clip_norm))
+        distribution.reduce(channel, make_reduction(channel, settings), accumulate)
+    if sync_batchnorm:
+        synchronise_batch_norm(world, model)
+    _distributions[optimizer] = distribution
     return optimizer
 
 
-def reducer_of(optimizer: torch.optim.Optimizer) -> Reducer | None:
-    """Return the reducer of a distributed optimizer, None on one process.
+def _of(optimizer: torch.optim.Optimizer) -> Distribution:
+    if optimizer not in _distributions:
+        raise RecipeError("this optimizer is not distributed; call hvdkit.torch.distribute(optimizer, model) first")
+    return _distributions[optimizer]
+
+
+@contextlib.contextmanager
+def no_sync(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Let backward passes inside only accumulate on this rank; the next one outside reduces them all.
+
+    The mean of all these passes is applied, also on one process.
 
     Raises:
         RecipeError: The optimizer is not distributed.
     """
-    if optimizer not in _reducers:
-        raise RecipeError("this optimizer is not distributed; call hvdkit.torch.distribute(optimizer, model) first")
-    return _reducers[optimizer]
+    distribution = _of(optimizer)
+    if distribution.reducer is None:
+        distribution.reduce(SerialChannel(), Mean(SerialChannel()), 1)
+    assert distribution.reducer is not None
+    with distribution.reducer.no_sync():
+        yield
 
 
-def _step_hook(
-    world: World, reducer: Reducer | None, parameters: list[torch.nn.Parameter], clip_norm: float | None
-) -> Callable[..., Any]:
-    """Return what runs before ``step()``, or at the end of each call of its closure, whose loss is averaged too."""
+def synchronize(optimizer: torch.optim.Optimizer) -> None:
+    """Reduce now what an incomplete accumulation has left, where something reads gradients before ``step()``.
 
-    def prepare() -> None:
-        if reducer is not None:
-            reducer.before_step()
-        if clip_norm is not None:
-            clip(parameters, clip_norm)
+    A ``GradScaler.unscale_`` or ``step`` after fewer than ``accumulate`` passes is such a case; called by all ranks.
 
-    def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None:
-            return prepare()
-
-        def averaged() -> Any:
-            loss = closure()
-            prepare()
-            return loss if loss is None else torch.full_like(torch.as_tensor(loss), world.allreduce(float(loss)).item())
-
-        return (args[0], averaged, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
-
-    return hook
+    Raises:
+        RecipeError: The optimizer is not distributed.
+    """
+    reducer = _of(optimizer).reducer
+    if reducer is not None:
+        reducer.finish()
 
 
-def clip(parameters: list[torch.nn.Parameter], limit: float) -> None:
+def compression_losses(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Return how many gradient elements compression has changed beyond rounding on this rank so far.
+
+    Returns:
+        ``clipped``, too large for 16 bits, and ``lost``, so small that they became 0.
+
+    Raises:
+        RecipeError: The optimizer is not distributed.
+    """
+    reducer = _of(optimizer).reducer
+    return reducer.losses() if reducer is not None else {"clipped": 0, "lost": 0}
+
+
+def clip(parameters: list[torch.nn.Parameter], limit: float | torch.Tensor) -> None:
     """Scale gradients by min(1, limit / norm), with the 2-norm over all of them."""
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     values = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads]
@@ -111,12 +190,11 @@ def clip(parameters: list[torch.nn.Parameter], limit: float) -> None:
             grad.mul_(factor.to(grad.device))
 
 
-def _check(optimizer: Any, model: Any, compression: str, accumulate: int, clip_norm: float | None) -> None:
+def _check(optimizer: Any, model: Any) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise RecipeError(f"distribute needs a torch optimizer, it got {type(optimizer).__name__}")
-    if optimizer in _reducers:
+    if optimizer in _distributions:
         raise RecipeError("this optimizer is distributed already; call distribute once for each optimizer")
-    Distribute(compression, accumulate, clip_norm)
     wrapped = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
     for module in model.modules() if model is not None else ():
         if wrapped & {kind.__name__ for kind in type(module).__mro__}:

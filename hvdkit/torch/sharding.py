@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from hvdkit import world as worlds
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.plan import MicroBatch, ShardPlan
+from hvdkit.world import World
 
 
 class Batches:
@@ -26,10 +27,10 @@ class Batches:
         plan: How samples are laid out over ranks.
     """
 
-    def __init__(self, dataset: Any, plan: ShardPlan, rank: int, options: dict[str, Any]) -> None:
+    def __init__(self, dataset: Any, plan: ShardPlan, world: World, options: dict[str, Any]) -> None:
         self.dataset, self.plan = dataset, plan
         self.weight, self.last, self.count = 1.0, True, 0
-        self._rank, self._epoch = rank, 0
+        self._world, self._epoch = world, 0
         self._loader = DataLoader(dataset, batch_sampler=_Indices(self), **options)
 
     def set_epoch(self, epoch: int) -> None:
@@ -40,15 +41,19 @@ class Batches:
         return self.plan.passes()
 
     def __iter__(self) -> Iterator[Any]:
-        for part, batch in zip(self.parts(), self._loader, strict=True):
-            self.weight, self.last = part.weight, part.last
-            self.count = len(part.indices) if part.weight else 0
-            yield batch
+        try:
+            for part, batch in zip(self.parts(), self._loader, strict=True):
+                self.weight, self.last = part.weight, part.last
+                self.count = len(part.indices) if part.weight else 0
+                self._world.idle = not self.count
+                yield batch
+        finally:
+            self._world.idle = False
         self._epoch += 1
 
     def parts(self) -> Iterator[MicroBatch]:
         """Yield what each batch of the current epoch is made of."""
-        return self.plan.micro_batches(self._epoch, self._rank)
+        return self.plan.micro_batches(self._epoch, self._world.rank)
 
 
 class _Indices:
@@ -125,7 +130,7 @@ def shard(
     options |= _loading(workers, prefetch, pin_memory)
     size = len(cast(Sized, dataset))
     plan = ShardPlan(size, batch_size, world.size, accumulate, uneven, shuffle, seed, steps_per_epoch)
-    return Batches(dataset, plan, world.rank, options)
+    return Batches(dataset, plan, world, options)
 
 
 def steps(batches: Batches) -> int:

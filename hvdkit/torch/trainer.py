@@ -11,6 +11,8 @@ import torch
 from hvdkit.errors import DataError, ModelError, RecipeError
 from hvdkit.metrics import Sums
 from hvdkit.torch.building import build_loss, refuse_probabilities
+from hvdkit.torch.distribution import compression_losses
+from hvdkit.torch.precision import Precision
 from hvdkit.torch.rates import set_rate
 from hvdkit.torch.sharding import ArrayDataset
 from hvdkit.torch.synchronising import average_buffers
@@ -31,6 +33,13 @@ class TorchTrainer(LoopTrainer):
         self._unchecked = source == "sparse_categorical_crossentropy"
         self._metrics = [_metric(entry) for entry in setup.recipe.metrics]
         self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._precision = Precision(
+            setup.recipe.precision, self._device, self.optimizer, setup.recipe.distribute is not None
+        )
+        self._losses = {"clipped": 0, "lost": 0}
+        if setup.recipe.compile:
+            # in place: class, parameters and the names of a checkpoint stay
+            self.model.compile()
 
     def _train_epoch(self) -> Sums:
         self.model.train()
@@ -44,13 +53,14 @@ class TorchTrainer(LoopTrainer):
         return totals.sums()
 
     def _pass(self, x: Any, y: Any, weight: float, count: int, totals: _Totals) -> Any:
-        outputs = self.model(x)
-        if self._unchecked:
-            self._unchecked = False
-            refuse_probabilities(self.model, outputs)
-            _check_targets(outputs, self._all_targets(y))
-        loss = self._loss(outputs, y)
-        (loss if weight == 1.0 else loss * weight).backward()
+        with self._precision.autocast():
+            outputs = self.model(x)
+            if self._unchecked:
+                self._unchecked = False
+                refuse_probabilities(self.model, outputs)
+                _check_targets(outputs, self._all_targets(y))
+            loss = self._loss(outputs, y)
+        self._precision.backward(loss if weight == 1.0 else loss * weight)
         totals.add("loss", loss, count)
         for name, metric in self._metrics:
             totals.add(name, metric(outputs, y), count)
@@ -63,7 +73,7 @@ class TorchTrainer(LoopTrainer):
 
     def _update(self) -> None:
         set_rate(self.optimizer, self.rates.at(self.global_step), self._bases)
-        self.optimizer.step()
+        self._precision.step()
         self.optimizer.zero_grad()
         self._end_step()
 
@@ -80,7 +90,7 @@ class TorchTrainer(LoopTrainer):
         average_buffers(self.model)
         totals = _Totals(self._device)
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._precision.autocast():
             for batch in self._evaluation_batches(data):
                 x, y = self._on_device(batch)
                 outputs = self.model(x)
@@ -93,12 +103,31 @@ class TorchTrainer(LoopTrainer):
         """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
         self.model.eval()
         x = torch.from_numpy(np.asarray(inputs))
-        with torch.no_grad():
-            return self.model((x.permute(0, 3, 1, 2) if x.dim() == 4 else x).to(self._device)).cpu().numpy()
+        with torch.no_grad(), self._precision.autocast():
+            outputs = self.model((x.permute(0, 3, 1, 2) if x.dim() == 4 else x).to(self._device))
+        return (outputs if self.recipe.precision == "fp32" else outputs.float()).cpu().numpy()
 
     def weights(self) -> dict[str, Any]:
         """Return this rank's parameters and buffers as named NumPy arrays."""
         return numpy_arrays(self.model)
+
+    def _counts(self) -> dict[str, int]:
+        """Return what this epoch skipped, clipped and lost, over all ranks."""
+        counts = self._precision.take_skipped()
+        settings = self.recipe.distribute
+        if settings is not None and settings.compression != "none":
+            before, self._losses = self._losses, compression_losses(self.optimizer)
+            spent = [self._losses[name] - before[name] for name in ("clipped", "lost")]
+            clipped, lost = self.world.allreduce(spent, "sum").tolist()
+            counts |= {"clipped_gradients": clipped, "lost_gradients": lost}
+        return counts
+
+    def _position(self) -> dict[str, Any]:
+        return {**super()._position(), **self._precision.state()}
+
+    def _take_position(self, state: dict[str, Any]) -> None:
+        super()._take_position(state)
+        self._precision.take_state(state)
 
     def _on_device(self, batch: Any) -> Any:
         return [torch.as_tensor(part).to(self._device, non_blocking=True) for part in batch]

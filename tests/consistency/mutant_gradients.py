@@ -53,7 +53,7 @@ def _scale_gradients(factor: Callable[[int], float]) -> None:
         unpack = Bucket.unpack
 
         def scaled(self: Any) -> None:
-            self._wire.mul_(factor(world.current().size))
+            self.flat.mul_(factor(world.current().size))
             unpack(self)
 
         Bucket.unpack = scaled  # type: ignore[method-assign]
@@ -74,8 +74,8 @@ def one_gradient_not_reduced() -> None:
 
         init = Reducer.__init__
 
-        def without_first(self: Any, world: Any, channel: Any, named: Any, sparse: Any, **settings: Any) -> None:
-            init(self, world, channel, dict(list(named.items())[1:]), sparse, **settings)
+        def without_first(self: Any, channel: Any, reduction: Any, named: Any, *rest: Any) -> None:
+            init(self, channel, reduction, dict(list(named.items())[1:]), *rest)
 
         Reducer.__init__ = without_first  # type: ignore[method-assign]
         return

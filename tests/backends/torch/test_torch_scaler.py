@@ -80,29 +80,62 @@ def reduced(value, compression):
     import torch
 
     import hvdkit.torch as hk
-    from hvdkit.torch.distribution import reducer_of
 
     weight = torch.nn.Parameter(torch.zeros(3))
     optimizer = hk.distribute(torch.optim.SGD([weight], lr=1.0), compression=compression)
     (weight * value).sum().backward()
-    return weight.grad, reducer_of(optimizer).clipped
+    return weight.grad, hk.compression_losses(optimizer)
 
 
 @pytest.mark.parametrize("ranks", HALF, indirect=True)
-def test_d19_half_precision_keeps_large_gradients_finite_and_rounds_small_ones(ranks):
-    for gradient, clipped in ranks.run(reduced, 4e4, "fp16"):
+def test_d19_half_precision_keeps_large_gradients_finite_and_counts_what_it_changes(ranks):
+    for gradient, counts in ranks.run(reduced, 4e4, "fp16"):
         assert gradient.tolist() == pytest.approx([4e4] * 3, rel=1e-3)
-        assert clipped == 0
+        assert counts == {"clipped": 0, "lost": 0}
     # below half precision's smallest number: off by less than that number, never anything else
-    for gradient, _ in ranks.run(reduced, 1e-8, "fp16"):
+    for gradient, counts in ranks.run(reduced, 1e-8, "fp16"):
         assert abs(gradient[0] - 1e-8) < 6e-8
-    for gradient, clipped in ranks.run(reduced, 1e6, "fp16"):
-        assert gradient.tolist() == pytest.approx([65504.0] * 3, rel=1e-3)
-        assert clipped == 3
+        assert counts == {"clipped": 0, "lost": 3}
+    for gradient, counts in ranks.run(reduced, 1e6, "fp16"):
+        assert gradient.tolist() == pytest.approx([65504.0] * 3, rel=5e-3)
+        assert counts == {"clipped": 3, "lost": 0}
     for gradient, _ in ranks.run(reduced, float("inf"), "fp16"):
         assert gradient.tolist() == [float("inf")] * 3
     for gradient, _ in ranks.run(reduced, 1e-8, "none"):
         assert gradient.tolist() == pytest.approx([1e-8] * 3)
+
+
+@pytest.mark.parametrize("ranks", on("torch", engines=("torch",)), indirect=True)
+def test_bfloat16_on_the_wire_has_the_range_of_float32(ranks):
+    for value in (1e-8, 1.0, 1e6, 1e38, 3.2e38):
+        for gradient, counts in ranks.run(reduced, value, "bf16"):
+            assert gradient.tolist() == pytest.approx([value] * 3, rel=1e-2)
+            assert counts == {"clipped": 0, "lost": 0}
+    for gradient, counts in ranks.run(reduced, 3.4e38, "bf16"):
+        assert gradient.tolist() == pytest.approx([3.4e38] * 3, rel=3e-2)
+        assert counts["clipped"] == 3
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8, 64, 1000])
+@pytest.mark.parametrize("ranks", on("torch", engines=("serial",), sizes=(1,)), indirect=True)
+def test_d19_the_largest_numbers_of_any_number_of_ranks_have_a_finite_sum(ranks, size):
+    def body():
+        import torch
+
+        from hvdkit.channels.base import SerialChannel
+        from hvdkit.torch.reductions import NarrowMean
+
+        channel, finite = SerialChannel(), []
+        channel.size = size
+        for kind in ("fp16", "bf16"):
+            narrow = NarrowMean(channel, kind, float(size)).start(torch.full((1,), 3e38), [1])
+            total = torch.zeros_like(narrow)
+            for _ in range(size):
+                total += narrow
+            finite.append(bool(total.isfinite()))
+        return finite
+
+    assert ranks.run(body) == [[True, True]]
 
 
 @pytest.mark.parametrize("ranks", on("torch", engines=("mpi",)), indirect=True)
@@ -110,8 +143,8 @@ def test_d19_an_engine_that_cannot_sum_half_precision_says_so_at_once(ranks):
     def body():
         from torch_cases import complaint
 
-        return complaint(reduced, 1.0, "fp16")
+        return complaint(reduced, 1.0, "fp16"), complaint(reduced, 1.0, "bf16")
 
-    assert ranks.run(body) == [
-        "EngineError: engine 'mpi' cannot sum half precision; use compression='none'"
-    ] * 2  # fmt: skip
+    for half, brain in ranks.run(body):
+        assert half == "EngineError: engine 'mpi' cannot sum half precision; use compression='none'"
+        assert brain == "EngineError: engine 'mpi' cannot sum bfloat16 here; use compression='none'"

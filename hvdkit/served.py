@@ -1,0 +1,39 @@
+"""What a recipe may ask for that only one framework serves; said before anything is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdkit.errors import RecipeError
+from hvdkit.recipe import Distribute, Recipe
+
+_TORCH_ONLY = ("gradient_predivide", "reduction", "sync_batchnorm")
+_REASONS = {
+    "Distribute.sync_batchnorm": "Keras's BatchNormalization synchronises over tf.distribute alone",
+    "Distribute.gradient_predivide": "Keras's gradients are divided by the number of processes before the sum",
+    "Distribute.reduction": "Adasum needs each gradient by itself, and Keras's travel together",
+    "Recipe.precision": "Keras takes it from the layers; build the model with dtype='mixed_bfloat16'",
+    "Recipe.compile": "Keras compiles the training step by itself",
+}
+
+
+def check_served(recipe: Recipe, framework: str) -> None:
+    """Refuse what a framework does not serve.
+
+    Raises:
+        RecipeError: The message names the field and the reason.
+    """
+    if framework == "torch":
+        return
+    asked = {f"Recipe.{name}": getattr(recipe, name) != getattr(Recipe, name) for name in ("precision", "compile")}
+    for name in _TORCH_ONLY:
+        given = getattr(recipe.distribute, name, getattr(Distribute, name))
+        asked[f"Distribute.{name}"] = given != getattr(Distribute, name)
+    for name, reason in _REASONS.items():
+        if asked[name]:
+            raise RecipeError(f"{name} is not served by {framework}: {reason}; leave it out, or use framework 'torch'")
+
+
+def torch_only(settings: Distribute, framework: str) -> dict[str, Any]:
+    """Return those arguments of ``distribute`` that only torch takes."""
+    return {name: getattr(settings, name) for name in _TORCH_ONLY} if framework == "torch" else {}
