@@ -11,6 +11,7 @@ from hvdkit.keras.trainer import make_trainer
 from hvdkit.keras_objects.building import build_model, build_optimizer
 from hvdkit.keras_objects.devices import default_device, pin
 from hvdkit.keras_objects.files import SUFFIX, read_state, restore, save
+from hvdkit.keras_objects.precision import computing_in
 from hvdkit.keras_objects.schedules import scale_lr
 from hvdkit.verbs import average
 
@@ -21,6 +22,7 @@ __all__ = [
     "build_model",
     "build_optimizer",
     "callbacks",
+    "computing_in",
     "default_device",
     "distribute",
     "init",

@@ -14,6 +14,7 @@ from hvdkit.keras_objects.counting import show_unweighted
 from hvdkit.keras_objects.files import average_statistics
 from hvdkit.keras_objects.models import build_loss, check_outputs
 from hvdkit.keras_objects.optimizers import set_rate
+from hvdkit.keras_objects.precision import check_precision
 from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
 from hvdkit.keras_objects.variables import build, model_variables, read, to_numpy
 from hvdkit.keras_objects.versions import keras, library, schedule_of
@@ -27,6 +28,7 @@ class KerasTrainer(Trainer):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        check_precision(self.recipe)
         check_schedule(self.optimizer, self.rates, self.accumulate)
         self.rates = follow_schedule(self.optimizer, self.rates, held=self.rates.base)
         source = setup.recipe.pick("loss", "keras")

@@ -3,6 +3,7 @@
 from hvdkit.keras_objects.building import build_model, build_optimizer
 from hvdkit.keras_objects.devices import default_device, pin
 from hvdkit.keras_objects.files import SUFFIX, read_state, restore, save
+from hvdkit.keras_objects.precision import computing_in
 from hvdkit.keras_objects.schedules import scale_lr
 from hvdkit.tf.distribution import DistributedGradientTape, distribute
 from hvdkit.tf.process import init
@@ -19,6 +20,7 @@ __all__ = [
     "broadcast",
     "build_model",
     "build_optimizer",
+    "computing_in",
     "default_device",
     "distribute",
     "init",

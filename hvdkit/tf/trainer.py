@@ -11,6 +11,7 @@ from hvdkit.errors import ModelError, RecipeError
 from hvdkit.keras_objects.files import average_statistics
 from hvdkit.keras_objects.models import build_loss, check_outputs
 from hvdkit.keras_objects.optimizers import set_rate
+from hvdkit.keras_objects.precision import check_precision, scaling_loss
 from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
 from hvdkit.keras_objects.variables import build, model_variables, read
 from hvdkit.keras_objects.versions import scale_loss, unscale
@@ -25,6 +26,8 @@ class TfTrainer(LoopTrainer):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        check_precision(self.recipe)
+        self.optimizer = scaling_loss(self.optimizer, self.recipe)
         check_schedule(self.optimizer, self.rates, self.accumulate)
         self.rates = follow_schedule(self.optimizer, self.rates, held=self.rates.base)
         source = setup.recipe.pick("loss", "tf")

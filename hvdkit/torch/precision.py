@@ -13,6 +13,12 @@ from hvdkit.torch.distribution import synchronize
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def computing_in(precision: str) -> AbstractContextManager[None]:
+    """Leave a model as it is built: the training step casts."""
+    del precision
+    return nullcontext()
+
+
 class Precision:
     """Autocast around the model and its loss, and for fp16 a gradient scaler around backward and update.
 

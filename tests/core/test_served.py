@@ -10,7 +10,6 @@ ASKED = {
     "Distribute.sync_batchnorm": {"distribute": hvdkit.Distribute(sync_batchnorm=True)},
     "Distribute.gradient_predivide": {"distribute": hvdkit.Distribute(gradient_predivide=2.0)},
     "Distribute.reduction": {"distribute": hvdkit.Distribute(reduction="adasum")},
-    "Recipe.precision": {"precision": "fp16"},
     "Recipe.compile": {"compile": True},
 }
 

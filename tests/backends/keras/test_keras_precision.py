@@ -190,3 +190,42 @@ def test_what_would_hide_an_overflow_is_refused(ranks):
             "under mixed_float16 compile puts a LossScaleOptimizer around this optimizer; give the model too: "
             "distribute(optimizer, model)",
         ]
+
+
+@pytest.mark.parametrize("ranks", [*MPI, *on("tf", engines=("mpi",)), *TORCH, *JAX], indirect=True)
+def test_precision_of_a_recipe(ranks):
+    def body(framework):
+        import keras_runs as runs
+
+        import hvdkit
+        from hvdkit.errors import RecipeError
+
+        runs.fresh()
+        recipe = hvdkit.Recipe(
+            model=net, data=hvdkit.Data(train=runs.samples(40), validation=runs.samples(9, seed=8)),
+            optimizer=hvdkit.SGD(0.1, momentum=0.9), batch_size=4, epochs=3, metrics=("accuracy",), seed=runs.SEED,
+        )  # fmt: skip
+        found = {}
+        for precision in ("fp32", "bf16", "fp16"):
+            trainer = hvdkit.apply(recipe.replace(precision=precision), framework)
+            losses = trainer.fit().values("val_loss")
+            kinds = {str(value.dtype) for value in runs.values(trainer.model.weights)}
+            state = runs.state(trainer.model, trainer.optimizer)
+            found[precision] = (losses, kinds, type(trainer.optimizer).__name__, state)
+        try:
+            both = hvdkit.Distribute(accumulate=2)
+            hvdkit.apply(recipe.replace(precision="fp16", distribute=both), framework)
+        except (RecipeError, hvdkit.errors.ModelError) as error:
+            refused = str(error)
+        return found, refused
+
+    (found, refused), (other, _) = ranks.run(body, ranks.combination.framework, timeout=200)
+    assert found == other
+    whole = found["fp32"][0]
+    for precision, tolerance in (("bf16", 0.1), ("fp16", 0.02)):
+        losses, kinds, optimizer, _ = found[precision]
+        assert losses != whole
+        assert losses == pytest.approx(whole, rel=tolerance)
+        assert kinds == {"float32"}
+        assert optimizer.startswith("LossScaleOptimizer") == (precision == "fp16")
+    assert "accumulat" in refused

@@ -1,0 +1,56 @@
+"""What Keras models compute in, by the dtype policy under which they are built; weights stay float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hvdkit.errors import RecipeError
+from hvdkit.keras_objects.distribution import follow_wrapping
+from hvdkit.keras_objects.versions import is_keras3, keras, scales_loss
+from hvdkit.recipe import Recipe
+
+_POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+
+
+@contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """Let the layers that are built meanwhile compute in ``bf16`` or ``fp16``; ``fp32`` leaves the user's policy."""
+    if precision not in _POLICIES:
+        yield
+        return
+    mixed = keras().mixed_precision
+    before = mixed.global_policy()
+    mixed.set_global_policy(_POLICIES[precision])
+    try:
+        yield
+    finally:
+        mixed.set_global_policy(before)
+
+
+def scaling_loss(optimizer: Any, recipe: Recipe) -> Any:
+    """Return the optimizer for a loop of one's own: under ``fp16`` in the wrapper that scales the loss.
+
+    Raises:
+        RecipeError: The recipe compresses gradients, which would hide an overflow.
+    """
+    if recipe.precision != "fp16" or scales_loss(optimizer):
+        return optimizer
+    wrapper = keras().optimizers if is_keras3() else keras().mixed_precision
+    scaled = wrapper.LossScaleOptimizer(optimizer)
+    follow_wrapping(scaled)
+    return scaled
+
+
+def check_precision(recipe: Recipe) -> None:
+    """Refuse what does not go with a precision.
+
+    Raises:
+        RecipeError: Accumulation under ``fp16``, where Keras leaves single passes out of an update.
+    """
+    if recipe.precision == "fp16" and recipe.distribute is not None and recipe.distribute.accumulate > 1:
+        raise RecipeError(
+            "precision 'fp16' does not go with accumulate in Keras, which would leave single passes out of an update; "
+            "use 'bf16', or accumulate=1"
+        )
