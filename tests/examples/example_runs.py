@@ -90,11 +90,6 @@ def hvdkit_run(combination: Combination, *program: str) -> list[str]:
     return [*HVDKIT, "run", "-np", str(combination.size), "--engine", combination.engine, *program]
 
 
-def without_warmup(combination: Combination) -> list[str]:
-    """Return the flag that Keras on JAX needs, whose learning rate is fixed."""
-    return ["--warmup-epochs", "0"] if combination.library == "jax" else []
-
-
 class Summaries:
     """What runs of ``examples/mnist.py`` wrote; each command runs once in a session."""
 

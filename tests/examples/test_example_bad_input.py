@@ -17,7 +17,6 @@ from example_runs import (
     hvdkit_run,
     keras_elsewhere,
     run,
-    without_warmup,
     write_digits,
 )
 from ranks import on
@@ -58,7 +57,7 @@ def refusal(digits):
     pair = PAIRS[0]
 
     def of(*flags, data=digits, script=MNIST, joined=True):
-        common = ("--framework", pair.framework, "--data-dir", str(data), *without_warmup(pair))
+        common = ("--framework", pair.framework, "--data-dir", str(data))
         finished = run(*hvdkit_run(pair, str(script), *common, *flags), env=dict(pair.env), timeout=SECONDS)
         return check_refused(finished, joined)
 

@@ -16,7 +16,6 @@ from example_runs import (
     one_engine_each,
     one_process,
     succeed,
-    without_warmup,
 )
 from ranks import on
 
@@ -40,7 +39,7 @@ def mpirun():
 def train(summaries, digits, combination, *launcher):
     """Train one epoch under a launcher and return the summary."""
     words = ("--framework", combination.framework, "--data-dir", str(digits), "--epochs", "1")
-    command = (*launcher, MNIST, *words, *without_warmup(combination))
+    command = (*launcher, MNIST, *words)
     return summaries.of_command(*command, env=dict(combination.env))
 
 
@@ -76,7 +75,7 @@ def test_mpirun_as_horovod_documents_it(combination, digits, summaries, mpirun):
 )
 def test_mpirun_with_engine_mpi(combination, digits, summaries, mpirun):
     words = ("--framework", combination.framework, "--data-dir", str(digits), "--epochs", "1")
-    command = (*mpirun, "python", MNIST, "--engine", "mpi", *words, *without_warmup(combination))
+    command = (*mpirun, "python", MNIST, "--engine", "mpi", *words)
     check(summaries.of_command(*command, env=dict(combination.env)), "mpi")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from example_runs import available, every, keras_elsewhere, one_engine_each, without_warmup
+from example_runs import available, every, keras_elsewhere, one_engine_each
 from ranks import Combination
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,7 +26,7 @@ EPOCH = {"epoch", "loss", "accuracy", "val_loss", "val_accuracy", "seconds", "sa
 
 
 def five_epochs(summaries, combination):
-    return summaries.of(combination, "--epochs", "5", *without_warmup(combination))
+    return summaries.of(combination, "--epochs", "5")
 
 
 @pytest.mark.parametrize("combination", EVERY)
@@ -69,7 +69,7 @@ def test_two_halves_of_a_batch_train_like_one_process(summaries, combination):
 @pytest.mark.skipif(not FASHION.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
 @pytest.mark.parametrize("combination", one_engine_each([*every(), *keras_elsewhere()]))
 def test_all_of_fashion_mnist(summaries, combination):
-    flags = ("--data-dir", str(FASHION), "--epochs", "1", *without_warmup(combination))
+    flags = ("--data-dir", str(FASHION), "--epochs", "1")
     summary = summaries.of(combination, *flags)
     assert summary["steps_per_epoch"] == 469
     assert len(set(summary["weights_sha256"])) == 1

@@ -13,7 +13,6 @@ from example_runs import (
     keras_elsewhere,
     one_process,
     run,
-    without_warmup,
 )
 from ranks import on
 
@@ -33,7 +32,7 @@ def command(digits):
             pytest.skip("there is no framework here")
         one = PLAIN[0]
         folder = ("--data-dir", str(digits)) if data else ()
-        return ["python", MNIST, "--framework", one.framework, *folder, *without_warmup(one), *flags], dict(one.env)
+        return ["python", MNIST, "--framework", one.framework, *folder, *flags], dict(one.env)
 
     return of
 
@@ -111,8 +110,6 @@ def test_momentum_changes_sgd(summary):
 def test_lr_scaling_and_warmup(pair):
     rates = {rule: pair("--lr-scaling", rule, "--warmup-epochs", "0")["learning_rate"] for rule in ("linear", "none")}
     assert rates == pytest.approx({"linear": 0.002, "none": 0.001})
-    if without_warmup(PAIRS[0]):
-        pytest.skip("Keras on JAX has no warm-up")
     halfway = pair("--lr-scaling", "sqrt", "--warmup-epochs", "2")
     assert halfway["learning_rate"] == pytest.approx(0.001 * 2**0.5)
     assert halfway["epochs"][0]["learning_rate"] == pytest.approx(0.001 + 0.001 * (2**0.5 - 1) / 2)
@@ -121,7 +118,7 @@ def test_lr_scaling_and_warmup(pair):
 @pytest.mark.parametrize("combination", ENGINES)
 def test_engine(combination, digits, summaries):
     words = ("--framework", combination.framework, "--data-dir", str(digits), "--epochs", "1")
-    command = ("python", MNIST, *words, *without_warmup(combination), "--engine", combination.engine)
+    command = ("python", MNIST, *words, "--engine", combination.engine)
     assert summaries.of_command(*command, env=dict(combination.env))["engine"] == combination.engine
 
 
@@ -135,7 +132,7 @@ def test_workers_load_the_same_samples(summary, refusal):
 @pytest.mark.parametrize("combination", [entry for entry in one_process() if entry.values[0].framework != "torch"])
 def test_workers_are_refused_by_the_others(combination, digits):
     finished = run(
-        *("python", MNIST, "--framework", combination.framework, *without_warmup(combination)),
+        *("python", MNIST, "--framework", combination.framework),
         *("--data-dir", str(digits), "--workers", "2"),
         env=dict(combination.env),
     )

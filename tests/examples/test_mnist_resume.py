@@ -11,7 +11,6 @@ from example_runs import (
     keras_elsewhere,
     one_engine_each,
     succeed,
-    without_warmup,
     write_digits,
 )
 
@@ -35,7 +34,7 @@ def test_the_curve_after_a_resume_is_that_of_an_uninterrupted_run(combination, s
     digits = write_digits(tmp_path / "digits", train=250)
     script = tmp_path / "own_folder.py"
     script.write_text(OWN_FOLDER)
-    common = ["--data-dir", str(digits), "--batch-size", "16", *without_warmup(combination)]
+    common = ["--data-dir", str(digits), "--batch-size", "16"]
     command = hvdkit_run(combination, str(script), str(tmp_path), "--framework", combination.framework, *common)
     env = dict(combination.env)
 
