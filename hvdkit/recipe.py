@@ -231,7 +231,8 @@ class Recipe:
     ``optimizer.lr`` is the rate of one process. Each of the eight steps may be None, which switches it off.
 
     Attributes:
-        model: A callable that builds the model, or the name of one of hvdkit's own.
+        model: A callable that builds the model, or the name of one of hvdkit's own: ``mnist_cnn``, or ``resnet34``,
+            which takes image size, channels and classes from the data.
         data: A callable that returns :class:`Data`, or a :class:`Data`.
         loss: A name (the model returns logits), a framework's loss object, or a callable ``(outputs, targets)``.
         optimizer: One of hvdkit's, or a callable: ``f(parameters)`` for torch, ``f()`` elsewhere.
@@ -242,8 +243,7 @@ class Recipe:
             metric without validation data) reaches the value; a loss by falling, all others by rising.
         observers: What watches the run beside history, progress and checkpoints.
         precision: ``fp32``, ``bf16`` or ``fp16``: what the model computes in, while its weights stay float32. In fp16
-            the loss is scaled, and all ranks skip an update whose reduced gradient is not finite. Keras takes it as the
-            dtype policy under which the model is built.
+            the loss is scaled, and all ranks skip an update whose reduced gradient is not finite (torch only).
         compile: Compile the model, by ``torch.compile`` (torch only).
 
     Raises:

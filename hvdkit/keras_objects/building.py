@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.keras_objects import models, optimizers
+from hvdkit.recipe import Data
 
 
-def build_model(source: Any, seed: int, device: str) -> Any:
+def build_model(source: Any, seed: int, device: str, data: Data | None = None) -> Any:
     """Build a model; it lies on the device that step 2 has shown to Keras.
 
     Raises:
-        RecipeError: The name is unknown, or the callable returns no Keras model.
+        RecipeError: The name is unknown, the data do not say what a named model needs, or the callable returns no Keras
+            model.
     """
     del device
-    return models.build_model(source, seed)
+    return models.build_model(source, seed, data)
 
 
 def build_optimizer(source: Any, model: Any) -> tuple[Any, float]:

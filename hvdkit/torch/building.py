@@ -9,19 +9,21 @@ import torch
 
 from hvdkit import optimizers
 from hvdkit.errors import DataError, ModelError, RecipeError
+from hvdkit.recipe import Data
 from hvdkit.torch.models import named_model
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def build_model(source: Any, seed: int, device: str) -> torch.nn.Module:
+def build_model(source: Any, seed: int, device: str, data: Data | None = None) -> torch.nn.Module:
     """Build a model on a device; torch is seeded first, alike on all ranks.
 
     Raises:
-        RecipeError: The name is unknown, or the callable returns no module.
+        RecipeError: The name is unknown, the data do not say what a named model needs, or the callable returns no
+            module.
     """
     torch.manual_seed(seed)
-    model = named_model(source, seed) if isinstance(source, str) else source()
+    model = named_model(source, seed, data) if isinstance(source, str) else source()
     if not isinstance(model, torch.nn.Module):
         raise RecipeError(f"Recipe.model must build a torch.nn.Module, it gave {type(model).__name__}")
     model = model.to(device)
