@@ -52,7 +52,8 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
     batch_size = resumed_batch_size(recipe, world.size, saved)
     batches = _shard(backend, recipe, data.train, batch_size, world)
     accumulate = recipe.distribute.accumulate if recipe.distribute else 1
-    model = backend.build_model(recipe.pick("model", framework), recipe.seed, device, data)
+    with backend.computing_in(recipe.precision):
+        model = backend.build_model(recipe.pick("model", framework), recipe.seed, device, data)
     optimizer, base = backend.build_optimizer(recipe.pick("optimizer", framework), model)
     rule = recipe.scale_lr.rule if recipe.scale_lr else "none"
     target = backend.scale_lr(base, rule, accumulate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hvdkit.recipe import Data
@@ -64,6 +65,9 @@ class Backend(Protocol):
 
     def default_device(self) -> str:
         """Where tensors go when step 2 is off."""
+
+    def computing_in(self, precision: str) -> AbstractContextManager[None]:
+        """Let a model that is built meanwhile compute in a precision, where that is decided when it is built."""
 
     def build_model(self, source: Any, seed: int, device: str, data: Data | None = None) -> Any:
         """Build a model from a callable or a name, the same on all ranks where it has a name and fitting the data."""

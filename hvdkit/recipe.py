@@ -243,7 +243,8 @@ class Recipe:
             metric without validation data) reaches the value; a loss by falling, all others by rising.
         observers: What watches the run beside history, progress and checkpoints.
         precision: ``fp32``, ``bf16`` or ``fp16``: what the model computes in, while its weights stay float32. In fp16
-            the loss is scaled, and all ranks skip an update whose reduced gradient is not finite (torch only).
+            the loss is scaled, and all ranks skip an update whose reduced gradient is not finite. Keras takes it as the
+            dtype policy under which the model is built.
         compile: Compile the model, by ``torch.compile`` (torch only).
 
     Raises:
