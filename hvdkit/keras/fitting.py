@@ -72,7 +72,7 @@ def _agree(model: Any, callbacks: list[Any], given: dict[str, Any]) -> None:
         "validation": "with" if given.get("validation_data") is not None or given.get("validation_split") else "none",
         **{name: given.get(name) for name in ("epochs", "initial_epoch", "steps_per_epoch")},
     }
-    if not any(isinstance(callback, BroadcastGlobalVariablesCallback) for callback in callbacks):
+    if problem is None and not _broadcasts(callbacks):
         facts["weights"] = zlib.crc32(b"".join(to_numpy(variable).tobytes() for variable in model.trainable_variables))
     gathered = worlds.current().engine.allgather_object((problem, facts))
     for found, _ in gathered:
@@ -109,13 +109,16 @@ def _problem(model: Any, callbacks: list[Any]) -> str | None:
                 f"{name} would decide on each rank by itself; put hvdkit.keras.callbacks.MetricAverageCallback() "
                 "before it"
             )
-    broadcast = any(isinstance(callback, BroadcastGlobalVariablesCallback) for callback in callbacks)
-    if not broadcast and not (model.built and model.trainable_variables):
+    if not _broadcasts(callbacks) and not (model.built and model.trainable_variables):
         return (
             "the model is not built, so ranks would start from weights of their own; put "
             "BroadcastGlobalVariablesCallback(0) among the callbacks"
         )
     return None
+
+
+def _broadcasts(callbacks: list[Any]) -> bool:
+    return any(isinstance(callback, BroadcastGlobalVariablesCallback) for callback in callbacks)
 
 
 def _is_shared(callback: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from keras import ops
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from numpy.typing import NDArray
 
 from hvdkit.keras_objects.versions import before_update, innermost
@@ -25,7 +26,7 @@ class DrivenRate:
         self._own = self._optimizer._get_current_learning_rate
         self.table: NDArray[np.float32] = np.zeros(0, np.float32)
         self.momentum_correction = True
-        object.__setattr__(self._optimizer, "_get_current_learning_rate", lambda: self._at(self._step()))
+        object.__setattr__(self._optimizer, "_get_current_learning_rate", self._current)
         if type(self._optimizer).__name__ == "SGD" and self._optimizer.momentum:
             before_update(self._optimizer, self._correct_momentum)
 
@@ -36,6 +37,11 @@ class DrivenRate:
         for step, rate in enumerate(rates, first):
             if rate is not None:
                 self.table[step] = rate
+
+    def _current(self) -> Any:
+        """Return the rate of the update under way; between updates that of the last one, as a variable would hold."""
+        step = self._step()
+        return self._at(step if in_stateless_scope() else ops.maximum(step - 1, 0))
 
     def _step(self) -> Any:
         return self._optimizer.iterations // self._accumulate
