@@ -98,7 +98,11 @@ def check_skipped(results, tolerance):
         assert first["after"][1] == first["after"][0] != first["after"][2]
 
 
-CASES = [("float32", {}), ("float32", {"clipnorm": 0.05}), ("mixed_float16", {"global_clipnorm": 0.1})]
+CASES = [
+    pytest.param("float32", {}, marks=pytest.mark.slow),
+    pytest.param("float32", {"clipnorm": 0.05}, marks=pytest.mark.slow),
+    ("mixed_float16", {"global_clipnorm": 0.1}),
+]
 
 
 @pytest.mark.parametrize("ranks", [*TWO, *TORCH, *JAX], indirect=True)
