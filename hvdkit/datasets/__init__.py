@@ -12,6 +12,7 @@ _HOME = {
     "mnist": "hvdkit.datasets.digits",
     "fashion_mnist": "hvdkit.datasets.digits",
     "cifar10": "hvdkit.datasets.cifar",
+    "image_folder": "hvdkit.datasets.folder",
     "synthetic": "hvdkit.datasets.synthesis",
     "check": "hvdkit.datasets.checks",
     "download": "hvdkit.datasets.fetch",
@@ -37,5 +38,6 @@ if TYPE_CHECKING:
     from hvdkit.datasets.digits import fashion_mnist as fashion_mnist
     from hvdkit.datasets.digits import mnist as mnist
     from hvdkit.datasets.fetch import download as download
+    from hvdkit.datasets.folder import image_folder as image_folder
     from hvdkit.datasets.prepare import prepare_datasets as prepare_datasets
     from hvdkit.datasets.synthesis import synthetic as synthetic
