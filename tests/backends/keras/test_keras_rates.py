@@ -137,8 +137,8 @@ def test_warmup_then_schedule_in_a_script(ranks):
             hk.callbacks.LearningRateScheduleCallback(target, lambda e: 1 / e, start_epoch=3, staircase=False),
         ]
         model.fit(hk.shard(line(), 4, seed=1), epochs=4, callbacks=callbacks, shuffle=False, verbose=0)
-        config = model.optimizer.get_config()
-        return runs.values(model.weights)[0], type(config["learning_rate"]) is float, runs.state(model, optimizer)
+        rate = model.optimizer.get_config()["learning_rate"]
+        return runs.values(model.weights)[0], np.isscalar(rate), runs.state(model, optimizer)
 
     rates = [0.01 + 0.01 * (step + 1) / STEPS for step in range(STEPS)] + [0.01] * STEPS + [0.0002] * STEPS
     rates += [0.02 / (3 + batch / STEPS) for batch in range(STEPS)]

@@ -45,7 +45,8 @@ model.load_weights(folder / "model.weights.h5")
 check(model.predict(x, verbose=0), "weights")
 if (folder / "exported").exists():
     import tensorflow as tf
-    check(tf.saved_model.load(str(folder / "exported")).serve(tf.constant(x)), "exported")
+    exported = tf.saved_model.load(str(folder / "exported"))
+    check(exported.serve(tf.constant(x)), "exported")
     print("exported")
 print("opened")
 """
