@@ -73,13 +73,20 @@ def _agree(model: Any, callbacks: list[Any], given: dict[str, Any]) -> None:
         **{name: given.get(name) for name in ("epochs", "initial_epoch", "steps_per_epoch")},
     }
     if problem is None and not _broadcasts(callbacks):
-        facts["weights"] = zlib.crc32(b"".join(to_numpy(variable).tobytes() for variable in model.trainable_variables))
+        facts["weights"] = _digest(model.trainable_variables)
     gathered = worlds.current().engine.allgather_object((problem, facts))
     for found, _ in gathered:
         if found is not None:
             raise RecipeError(found)
     for rank, (_, others) in enumerate(gathered):
         _compare(facts=gathered[0][1], others=others, rank=rank)
+
+
+def _digest(variables: list[Any]) -> int:
+    digest = 0
+    for variable in variables:
+        digest = zlib.crc32(to_numpy(variable).tobytes(), digest)
+    return digest
 
 
 def _compare(facts: dict[str, Any], others: dict[str, Any], rank: int) -> None:
