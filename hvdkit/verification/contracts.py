@@ -57,6 +57,8 @@ def broadcast_contract(seen: Evidence) -> Iterator[Check]:
                 if names.get(name) != start.digests[group].get(name):
                     size = largest(starts[0].arrays(group), start.arrays(group), name)
                     found = f"{name} of rank {rank} differs from rank 0's {amount(size)} before the first update"
+                    if "broadcast" in seen.known["off"]:
+                        found += "; Recipe.broadcast is None: give hvdkit.Broadcast()"
                     yield Check("broadcast", claim, False, found, size, 0.0, name, 0)
                     return
     yield Check("broadcast", claim, True, "bit for bit the same" + _disturbed(seen), 0.0, 0.0)
@@ -72,7 +74,7 @@ def broadcast_contract(seen: Evidence) -> Iterator[Check]:
 
 
 def _disturbed(seen: Evidence) -> str:
-    return ", though ranks were given different weights" if seen.known["disturbed"] else ""
+    return ", though ranks were given different weights" if "broadcast" not in seen.known["off"] else ""
 
 
 def _as_alone(seen: Evidence) -> Check:
@@ -170,6 +172,8 @@ def rate_contract(seen: Evidence) -> Check:
             due = rates[snapshot.update - 1] if snapshot.update <= len(rates) else math.nan
             if not math.isclose(snapshot.rate, due, rel_tol=_RATE_LIMIT):
                 found = f"rank {rank}, update {snapshot.update}: {snapshot.rate:g}, the plan says {due:g}"
+                if math.isclose(snapshot.rate, due * seen.layout.size, rel_tol=_RATE_LIMIT):
+                    found += f"; {seen.layout.size} times too much: give the rate of one process, step 4 scales it"
                 size = abs(snapshot.rate - due)
                 return Check("scale_lr", claim, False, found, size, _RATE_LIMIT, "learning rate", snapshot.update)
     return Check("scale_lr", claim, True, f"{rates[0]:g} at first, {rates[-1]:g} at last", 0.0, _RATE_LIMIT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import resource
 import time
 from dataclasses import dataclass
@@ -11,13 +13,14 @@ import numpy as np
 
 import hvdkit
 from hvdkit.environment import launched_as
+from hvdkit.errors import RecipeError
 from hvdkit.recipe import Checkpoint, Data, Init, Recipe
 from hvdkit.verification.layout import Layout, cut, expected_rate, global_batch, is_neutral, load_data
 from hvdkit.verification.recording import Recorder
 from hvdkit.verification.reference import Reference, whole
 from hvdkit.verification.side import Side, side_of
 from hvdkit.verification.source import Source
-from hvdkit.verification.storage import Log, State, digests, sample_digests
+from hvdkit.verification.storage import Log, State, digest, digests, sample_digests
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
     side = side_of(job.framework)
     side.set_dtype(dtype)
     recipe = job.source.load()
+    _check(recipe)
     data = load_data(recipe, job.framework)
     samples = len(data.train[0]) if is_neutral(data.train) else None
     few = cut(data, Layout(1, 1, 1, 4 * recipe.batch_size, dtype), recipe.batch_size)
@@ -72,7 +76,10 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         "uneven": recipe.shard.uneven if recipe.shard else "exact",
         "seed": recipe.seed,
         "shuffle": recipe.shard.shuffle if recipe.shard else False,
-        "disturbed": recipe.broadcast is not None,
+        "precision": recipe.precision,
+        "compression": recipe.distribute.compression if recipe.distribute else "none",
+        "synchronised": recipe.distribute is not None and recipe.distribute.sync_batchnorm,
+        "off": [step for step in ("broadcast", "average") if getattr(recipe, step) is None],
         "shared_threads": recipe.pin is not None and recipe.pin.threads == "auto",
     }
 
@@ -90,8 +97,15 @@ def train(job: Job, name: str) -> None:
     recorder.log.facts["random"] = side.random_state(trainer.model)
     side.record_batches(trainer, recorder)
     trainer.fit()
+    data = recipe.data()
+    if is_neutral(data.train):
+        recorder.log.facts["data"] = _digest(data)
     recorder.finish(trainer)
     trainer.shutdown()
+
+
+def _digest(data: Data) -> str:
+    return " ".join(digest(part) for part in data.train)
 
 
 def _begin(job: Job) -> tuple[Side, Recipe]:
@@ -106,16 +120,17 @@ def prepared(recipe: Recipe, job: Job, side: Side, disturb: int | None) -> Recip
     layout = job.layout
     assert layout is not None
     kept = layout
+    everything = functools.cache(lambda: load_data(recipe, job.framework))
 
     def model() -> Any:
-        built = side.build(recipe)
+        built = side.build(recipe, everything())
         side.freeze(built)
         if disturb is not None:
             side.disturb(built, disturb)
         return built
 
     def data() -> Data:
-        return cut(load_data(recipe, job.framework), kept, global_batch(recipe, kept.size))
+        return cut(everything(), kept, global_batch(recipe, kept.size))
 
     return _bare(recipe).replace(
         model=model,
@@ -127,7 +142,19 @@ def prepared(recipe: Recipe, job: Job, side: Side, disturb: int | None) -> Recip
 
 
 def _bare(recipe: Recipe) -> Recipe:
-    return recipe.replace(observers=(), checkpoint=None, stop_at=None)
+    """Return what is verified of a recipe: in full precision, since rounding would hide faults."""
+    settings = recipe.distribute
+    if settings is not None:
+        settings = dataclasses.replace(settings, compression="none")
+    return recipe.replace(observers=(), checkpoint=None, stop_at=None, precision="fp32", distribute=settings)
+
+
+def _check(recipe: Recipe) -> None:
+    if recipe.distribute is not None and recipe.distribute.reduction == "adasum":
+        raise RecipeError(
+            "Distribute(reduction='adasum') is no mean: N processes do not compute what one would; verify it with "
+            "reduction='average'"
+        )
 
 
 def replay(job: Job, threads: int) -> None:
@@ -140,6 +167,7 @@ def replay(job: Job, threads: int) -> None:
         log = Log(f"{job.folder}/{name}")
         if is_neutral(data.train):
             log.facts["samples"] = sample_digests(*data.train)
+            log.facts["data"] = _digest(data)
         _replay(job, side, recipe, log, data.validation if is_neutral(data.validation) else None)
         log.save()
 
@@ -159,12 +187,16 @@ def _replay(job: Job, side: Side, recipe: Recipe, log: Log, validation: Any) -> 
     log.add_snapshot(0, 0.0, _state(side, reference))
     done = min(rank.facts["updates"] for rank in ranks)
     epochs = {micro.update: micro.epoch for micro in ranks[0].micros}
+    log.facts["losses"] = []
     for update, rate in enumerate(rates[:done], 1):
+        before, counted = reference.sums.get("loss", (0.0, 0.0))
         parts = [[micro for micro in rank.micros if micro.update == update] for rank in ranks]
         if twin:
             reference.update(parts, rate)
         else:
             reference.update_whole(whole(parts), rate)
+        total, count = reference.sums["loss"]
+        log.facts["losses"].append((total - before) / (count - counted))
         log.add_snapshot(update, rate, _state(side, reference))
         if epochs.get(update + 1) != epochs[update]:
             log.facts["epochs"].append(reference.end_epoch(validation))

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvdkit.keras_objects.models import load_arrays, named_arrays
 from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import keras, library, name_of, seed_variables
-from hvdkit.recipe import Recipe
+from hvdkit.recipe import Data, Recipe
 from hvdkit.verification.reference import Reference
 from hvdkit.verification.side import Side
 from hvdkit.verification.storage import Arrays, State
@@ -39,9 +40,9 @@ class KerasSide(Side):
         """Compute with as many threads as the ranks."""
         self.library.set_threads(number)
 
-    def build(self, recipe: Recipe) -> Any:
+    def build(self, recipe: Recipe, data: Data | None = None) -> Any:
         """Build the recipe's model."""
-        return self.backend.build_model(recipe.pick("model", self.framework), recipe.seed, "")
+        return self.backend.build_model(recipe.pick("model", self.framework), recipe.seed, "", data)
 
     def device(self, model: Any) -> str:
         """Return the device that this process sees."""
@@ -62,6 +63,14 @@ class KerasSide(Side):
     def rate(self, optimizer: Any) -> float:
         """Return the learning rate."""
         return float(to_numpy(optimizer.learning_rate))
+
+    def named_arrays(self, model: Any) -> Arrays:
+        """Return weights and statistics in the layout that all frameworks share."""
+        return named_arrays(model)
+
+    def load_arrays(self, model: Any, arrays: Arrays) -> None:
+        """Assign them."""
+        load_arrays(model, arrays)
 
     def layers(self, model: Any) -> Iterator[tuple[str, str]]:
         """Yield the name and the class of every layer."""

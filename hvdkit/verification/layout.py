@@ -8,9 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from hvdkit.errors import RecipeError
 from hvdkit.recipe import Data, Recipe
 
 DTYPES = ("float32", "float64")
+
+
+def check_dtype(dtype: str) -> None:
+    """Check that runs can have this dtype.
+
+    Raises:
+        RecipeError: They cannot.
+    """
+    if dtype not in DTYPES:
+        raise RecipeError(f"dtype {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,7 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print a table, the exemptions and the verdict."""
-        title = f"{self.recipe}: {self.framework}, {self.processes} processes, engine {self.engine}, "
-        table = Table(title=f"{title}{self.updates} updates, {self.dtype}", title_justify="left")
+        table = Table(title=self.title(), title_justify="left")
         for heading in ("", "step", "what must hold", "found"):
             table.add_column(heading)
         marks = {True: "[green]ok[/green]", False: "[red]FAILS[/red]", None: "-"}
@@ -97,11 +96,20 @@ class Report:
             console.print(f"exempt: {exemption}")
         console.print(self.verdict(), markup=False)
 
+    def title(self) -> str:
+        """Return what was verified."""
+        runs = f"{self.processes} processes, engine {self.engine}"
+        return f"{self.recipe}: {self.framework}, {runs}, {self.updates} updates, {self.dtype}"
+
+    def success(self) -> str:
+        """Return the verdict if everything holds."""
+        return f"verified: {self.processes} processes compute what one would"
+
     def verdict(self) -> str:
         """Return the outcome as one line."""
         if self.error is not None:
             return f"failed: {self.error}"
         fault = self.fault
         if fault is None:
-            return f"verified: {self.processes} processes compute what one would"
+            return self.success()
         return f"failed: step {fault.step!r} is at fault: {fault.found}"

@@ -12,11 +12,13 @@ from typing import Any
 from hvdkit.errors import DataError, LaunchError, RecipeError
 from hvdkit.launch.engine import choose_engine
 from hvdkit.launch.function import run
-from hvdkit.recipe import FRAMEWORKS, Recipe
+from hvdkit.recipe import Recipe
 from hvdkit.verification import contracts, jobs, outcomes
 from hvdkit.verification.evidence import Evidence
 from hvdkit.verification.jobs import Job
-from hvdkit.verification.layout import DTYPES
+from hvdkit.verification.layout import check_dtype
+from hvdkit.verification.preflight import check_engine, check_framework
+from hvdkit.verification.recipe_contract import recipe_contract
 from hvdkit.verification.report import Check, Report
 from hvdkit.verification.source import Source
 from hvdkit.verification.storage import Log
@@ -51,18 +53,18 @@ def verify(
         What was found; ``report.passed`` says whether everything holds.
 
     Raises:
-        RecipeError: An argument is wrong.
-        EngineError: The engine is unknown or not installed.
+        RecipeError: An argument is wrong, the framework is not installed, there is no such recipe, or it does not run
+            on one process.
+        EngineError: The engine is unknown, not installed, or does not serve the framework.
         DataError: The disk cannot hold the weights of all updates.
     """
-    if framework not in FRAMEWORKS:
-        raise RecipeError(f"framework {framework!r} is unknown; use one of {', '.join(FRAMEWORKS)}")
+    check_framework(framework)
     if np < 2 or steps < 1:
         raise RecipeError(f"verify got np={np} and steps={steps}; np must be at least 2 and steps at least 1")
-    if dtype not in DTYPES:
-        raise RecipeError(f"dtype {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
+    check_dtype(dtype)
     source = Source.parse(recipe) if isinstance(recipe, str) else Source(recipe=recipe)
     chosen = choose_engine(engine, np, framework).engine
+    check_engine(chosen, framework)
     report = Report(str(source), framework, chosen, np, 0, dtype)
     with tempfile.TemporaryDirectory(prefix="hvdkit-verify-") as folder:
         job = Job(source, framework, chosen, folder)
@@ -86,6 +88,7 @@ def judge(seen: Evidence) -> list[Check]:
     return [
         contracts.init_contract(seen),
         contracts.pin_contract(seen),
+        *recipe_contract(seen),
         *contracts.broadcast_contract(seen),
         *contracts.shard_contract(seen),
         contracts.rate_contract(seen),
@@ -99,7 +102,10 @@ def judge(seen: Evidence) -> list[Check]:
 
 def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Evidence:
     """Run everything, each run in processes of its own."""
-    known = _alone(jobs.survey, job, size, steps, dtype)
+    try:
+        known = _alone(jobs.survey, job, size, steps, dtype)
+    except LaunchError as error:
+        raise RecipeError(f"the recipe does not run on one process: {str(error).removeprefix('rank 0: ')}") from None
     layout = known["layout"]
     _estimate(known, size, job.folder, say)
     job = replace(job, layout=layout)
@@ -119,7 +125,9 @@ def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Evidence:
         twin=Log.load(f"{job.folder}/twin"),
         whole=Log.load(f"{job.folder}/whole"),
         resumed=[],
-        local_statistics=[name for name, kind in layers if "BatchNorm" in kind and "Sync" not in kind],
+        local_statistics=[
+            name for name, kind in layers if "BatchNorm" in kind and "Sync" not in kind and not known["synchronised"]
+        ],
         random=known["random"],
         dropout=any("Dropout" in kind for _, kind in layers),
     )
@@ -171,6 +179,12 @@ def _size(number: float) -> str:
 
 def _exemptions(seen: Evidence) -> list[str]:
     found = []
+    if seen.known["precision"] != "fp32":
+        found.append(
+            f"precision {seen.known['precision']}: verified in full precision, since rounding would hide faults"
+        )
+    if seen.known["compression"] != "none":
+        found.append(f"compression {seen.known['compression']}: verified without: rounding hides faults")
     if seen.dropout:
         found.append("dropout: ranks draw masks of their own, as they should; verified with dropout switched off")
     if seen.local_statistics:

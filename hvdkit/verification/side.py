@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import NDArray
 
-from hvdkit.recipe import Recipe
+from hvdkit.recipe import Data, Recipe
 from hvdkit.verification.reference import Reference
 from hvdkit.verification.storage import Arrays, State
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 class Side(ABC):
     """Models and optimizers of one framework, as named arrays."""
+
+    framework: str
 
     @abstractmethod
     def set_dtype(self, dtype: str) -> None:
@@ -34,8 +36,8 @@ class Side(ABC):
         """Compute with as many threads as the ranks, since the order of sums depends on it."""
 
     @abstractmethod
-    def build(self, recipe: Recipe) -> Any:
-        """Build the recipe's model."""
+    def build(self, recipe: Recipe, data: Data | None = None) -> Any:
+        """Build the recipe's model; one with a name takes what it needs from the data."""
 
     @abstractmethod
     def device(self, model: Any) -> str:
@@ -56,6 +58,14 @@ class Side(ABC):
     @abstractmethod
     def rate(self, optimizer: Any) -> float:
         """Return the learning rate."""
+
+    @abstractmethod
+    def named_arrays(self, model: Any) -> Arrays:
+        """Return weights and statistics under the names and in the layout that all frameworks share."""
+
+    @abstractmethod
+    def load_arrays(self, model: Any, arrays: Arrays) -> None:
+        """Assign what :meth:`named_arrays` gave, here or in another framework."""
 
     @abstractmethod
     def layers(self, model: Any) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.recipe import Recipe
+from hvdkit.verification.preflight import check_file
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,12 @@ class Source:
         """Read ``FILE.py`` or ``FILE.py:NAME``.
 
         Raises:
-            RecipeError: There is no such file.
+            RecipeError: There is no such file, or nothing of this name in it.
         """
         path, colon, name = text.rpartition(":")
         if not colon:
             path, name = text, "recipe"
-        if not Path(path).is_file():
-            raise RecipeError(f"recipe file {path!r} does not exist")
+        check_file(path, name)
         return cls(path=str(Path(path).resolve()), name=name)
 
     def load(self) -> Recipe:

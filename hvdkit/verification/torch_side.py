@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hvdkit.recipe import Recipe
+from hvdkit.recipe import Data, Recipe
 from hvdkit.torch.building import build_loss, build_model, build_optimizer
+from hvdkit.torch.models import load_arrays, named_arrays
 from hvdkit.verification.reference import Gradients, Reference
 from hvdkit.verification.side import Side
 from hvdkit.verification.storage import Arrays
@@ -19,6 +20,8 @@ from hvdkit.verification.storage import Arrays
 
 class TorchSide(Side):
     """Models and optimizers in torch."""
+
+    framework = "torch"
 
     def set_dtype(self, dtype: str) -> None:
         """Build models in this dtype from now on."""
@@ -32,9 +35,9 @@ class TorchSide(Side):
         """Compute as the ranks do, whose sums depend on it."""
         torch.set_num_threads(number)
 
-    def build(self, recipe: Recipe) -> Any:
+    def build(self, recipe: Recipe, data: Data | None = None) -> Any:
         """Build the recipe's model."""
-        return build_model(recipe.pick("model", "torch"), recipe.seed, _device())
+        return build_model(recipe.pick("model", "torch"), recipe.seed, _device(), data)
 
     def device(self, model: Any) -> str:
         """Return where a model lies."""
@@ -62,6 +65,14 @@ class TorchSide(Side):
     def rate(self, optimizer: Any) -> float:
         """Return the learning rate."""
         return float(optimizer.param_groups[0]["lr"])
+
+    def named_arrays(self, model: Any) -> Arrays:
+        """Return weights and statistics in the layout that all frameworks share."""
+        return named_arrays(model)
+
+    def load_arrays(self, model: Any, arrays: Arrays) -> None:
+        """Assign them."""
+        load_arrays(model, arrays)
 
     def layers(self, model: Any) -> Iterator[tuple[str, str]]:
         """Yield the name and the class of every layer."""

@@ -77,7 +77,7 @@ def metrics_not_averaged() -> None:
     """Every rank reports its own metrics."""
     metrics.Sums.over_ranks = lambda self, world: self  # type: ignore[method-assign]
     if backends()[0].__name__ != "hvdkit.torch":
-        importlib.import_module("hvdkit.keras.metric_sums")._sums = lambda world, local: local
+        importlib.import_module("hvdkit.keras.metric_sums")._join = lambda world, local, rule: local
 
 
 @mutant("average", ("torch", "tf"))
@@ -98,13 +98,13 @@ def mean_of_means() -> None:
 def sums_averaged_not_added() -> None:
     """Sums are averaged and counts are not: metrics N times too small."""
     module = importlib.import_module("hvdkit.keras.metric_sums")
-    sums = module._sums
+    join = module._join
 
-    def halved(world: Any, local: list[Any]) -> list[Any]:
-        added = sums(world, local)
-        return [value / 2 if number % 2 == 0 else value for number, value in enumerate(added)]
+    def halved(world: Any, local: list[Any], rule: str) -> list[Any]:
+        joined = join(world, local, rule)
+        return [value / 2 if number % 2 == 0 else value for number, value in enumerate(joined)]
 
-    module._sums = halved
+    module._join = halved
 
 
 @mutant("average", model=nets(True))
@@ -114,5 +114,5 @@ def statistics_not_averaged() -> None:
         for name in ("hvdkit.torch.trainer", "hvdkit.torch.checkpointing"):
             importlib.import_module(name).average_buffers = lambda model: None
         return
-    for name in ("hvdkit.keras_objects.files", "hvdkit.tf.trainer", "hvdkit.keras.trainer"):
-        importlib.import_module(name).average_statistics = lambda model: None
+    for name in ("keras_objects.files", "tf.trainer", "keras.trainer", "keras.callbacks"):
+        importlib.import_module(f"hvdkit.{name}").average_statistics = lambda model: None

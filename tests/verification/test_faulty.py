@@ -1,0 +1,47 @@
+"""``examples/faulty``: recipes with one fault each, which ``hvdkit verify`` names."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import on
+from verify_runs import ROOT, run_verify
+
+pytestmark = pytest.mark.timeout(300)
+FAULTS = {
+    "sharded_twice": ("recipe", "every rank has data of its own; step 3 takes each rank's part"),
+    "seeded_by_rank": ("broadcast", "Recipe.broadcast is None: give hvdkit.Broadcast()"),
+    "scaled_twice": ("scale_lr", "2 times too much: give the rate of one process"),
+    "summed_loss": ("recipe", "is it a sum? take the mean"),
+    "unaveraged_metrics": ("average", "Recipe.average is None: give hvdkit.Average()"),
+}
+
+
+def cases():
+    """Return every example on its frameworks, of which torch runs every time."""
+    for entry in [*on("torch", ("torch",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]:
+        combination = entry.values[0]
+        for name in FAULTS:
+            if (name, combination.framework) != ("unaveraged_metrics", "keras"):
+                marks = [*entry.marks, *([] if combination.framework == "torch" else [pytest.mark.slow])]
+                yield pytest.param(name, combination, marks=marks, id=f"{combination.framework}-{name}")
+
+
+@pytest.mark.parametrize(("name", "combination"), list(cases()))
+def test_the_fault_of_an_example_is_named(name, combination):
+    report, finished = run_verify(f"examples/faulty/{name}.py", combination, "--steps", "4")
+    assert finished.code == 1, finished.stdout + finished.stderr
+    step, words = FAULTS[name]
+    assert report["fault"]["step"] == step, report["fault"]
+    assert words in report["fault"]["found"]
+
+
+def test_every_example_is_run():
+    files = {path.stem for path in (ROOT / "examples" / "faulty").glob("*.py")}
+    assert files - {"small_net"} == set(FAULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", [*on("torch", ("torch",)), *on("keras", ("mpi",))])
+def test_what_the_examples_share_is_right(combination):
+    _, finished = run_verify("examples/faulty/small_net.py:small_recipe", combination, "--steps", "4")
+    assert finished.code == 0, finished.stdout + finished.stderr
