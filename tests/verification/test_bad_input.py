@@ -16,9 +16,8 @@ FILES = {
     "binary.py": "\0",
     "unused.py": "raise SystemExit('this file must not run')\nrecipe = None\n",
 }
-INSTALLED = [
-    name for name, module in {"torch": "torch", "tf": "tensorflow"}.items() if importlib.util.find_spec(module)
-]
+PACKAGES = {"torch": "torch", "tf": "tensorflow"}
+INSTALLED = [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)]
 MISSING = sorted(set(PACKAGES) - set(INSTALLED))
 ANY = INSTALLED[0] if INSTALLED else None
 
