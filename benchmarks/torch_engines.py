@@ -117,9 +117,8 @@ def measure(
 def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) -> str:
     medians = {name: statistics.median(result["rounds"]) for name, result in results.items()}
     base = medians.get("ddp")
-    lines = [
-        f"{arch}, batch {batch} per process, {job.size} process(es), {job.device}{', compiled' if job.compiled else ''}"
-    ]
+    how = (", compiled" if job.compiled else "") + ("" if job.compression == "none" else f", {job.compression} sent")
+    lines = [f"{arch}, batch {batch} per process, {job.size} process(es), {job.device}{how}"]
     for name, value in medians.items():
         ratio = f"{value / base:6.3f} x DDP" if base else ""
         spread = (max(results[name]["rounds"]) - min(results[name]["rounds"])) / value
@@ -135,6 +134,7 @@ def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) 
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 @click.option("--layout", type=click.Choice(["contiguous", "channels_last"]), default="contiguous", show_default=True)
 @click.option("--compile", "compiled", is_flag=True, help="Compile the model, for every method.")
+@click.option("--compression", type=click.Choice(["none", "fp16", "bf16"]), default="none", show_default=True)
 @click.option("--method", "methods", multiple=True, help="Default: all that this machine has.")
 @click.option("--steps", default=20, show_default=True, help="Updates in a round.")
 @click.option("--rounds", default=6, show_default=True)
@@ -143,7 +143,7 @@ def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) 
 def main(archs: list[str], batches: list[int], methods: list[str], path: str | None, **options: Any) -> None:
     """Compare methods; every pair of --arch and --batch is one comparison."""
     torch.backends.cudnn.benchmark = True
-    job = Job.join(compiled=options["compiled"])
+    job = Job.join(options["compiled"], options["compression"])
     names = list(methods) or job.available()
     report: list[dict[str, Any]] = []
     for arch in archs:

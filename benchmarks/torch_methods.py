@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import hvdkit.torch as hk
 from hvdkit import world as worlds
@@ -23,8 +24,8 @@ from hvdkit.world import World
 class Job:
     """The processes, with every engine that this machine has started in each."""
 
-    def __init__(self, world: World, compiled: bool) -> None:
-        self.world, self.compiled = world, compiled
+    def __init__(self, world: World, compiled: bool, compression: str) -> None:
+        self.world, self.compiled, self.compression = world, compiled, compression
         self.rank, self.size = world.rank, world.size
         self.device = hk.pin()
         self.worlds: dict[str, World] = {world.engine.name: world}
@@ -36,16 +37,18 @@ class Job:
             self._add("horovod", lambda: HorovodEngine("torch"))
 
     @classmethod
-    def join(cls, compiled: bool = False) -> Job:
+    def join(cls, compiled: bool, compression: str) -> Job:
         """Start the engines: the launcher's own, torch.distributed beside it, and the others that fit."""
-        return cls(hk.init(), compiled)
+        return cls(hk.init(), compiled, compression)
 
     def available(self) -> list[str]:
         """Return the methods that can run here."""
-        names = ["plain", "ddp"]
-        if "horovod" in self.worlds and self.size > 1:
+        names, compressed = ["plain", "ddp"], self.compression != "none"
+        # stock Horovod compresses to half precision only
+        if "horovod" in self.worlds and self.size > 1 and self.compression != "bf16":
             names += ["horovod", "horovod-best"] if self.device != "cpu" else ["horovod"]
-        return names + [f"hvdkit-{name}" for name in self.worlds if name != "serial"]
+        engines = [name for name in self.worlds if name != "serial" and not (name == "mpi" and compressed)]
+        return names + [f"hvdkit-{name}" for name in engines]
 
     def wait_for_all(self) -> None:
         """Line up the ranks and their devices."""
@@ -93,20 +96,23 @@ def _ddp(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> 
     wrapped = torch.nn.parallel.DistributedDataParallel(
         model, device_ids=devices, gradient_as_bucket_view=True, static_graph=not job.compiled
     )
+    if job.compression != "none":
+        wrapped.register_comm_hook(None, getattr(default_hooks, f"{job.compression}_compress_hook"))
     return wrapped, optimizer
 
 
-def _horovod(_job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
+def _horovod(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
     import horovod.torch as hvd
 
-    return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    compression = getattr(hvd.Compression, job.compression)
+    return model, hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression)
 
 
 def _hvdkit(engine: str) -> Method:
     def method(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
         held, worlds._current = worlds._current, job.worlds[engine]
         try:
-            return model, hk.distribute(optimizer, model)
+            return model, hk.distribute(optimizer, model, compression=job.compression)
         finally:
             worlds._current = held
 

@@ -62,7 +62,8 @@ class Distribution:
             self._prepare()
             if loss is None:
                 return None
-            return torch.full_like(torch.as_tensor(loss), self._world.allreduce(float(loss)).item())
+            value = torch.as_tensor(loss).detach()
+            return torch.full_like(value, self._world.allreduce(float(value)).item())
 
         return (args[0], averaged, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
 

@@ -186,4 +186,5 @@ class Reducer:
         all_values = self._channel.allgather(values.to(parameter.device))
         if grad is None and not len(all_indices):
             return
-        parameter.grad = torch.sparse_coo_tensor(all_indices[None], all_values, parameter.shape).coalesce()
+        joined = torch.sparse_coo_tensor(all_indices[None], all_values, parameter.shape, check_invariants=False)
+        parameter.grad = joined.coalesce()

@@ -67,7 +67,7 @@ def test_forward_backward_and_running_statistics_equal_one_process_with_3_and_2_
             pairs = [(out, whole[mine]), (part.grad / 2, whole_x.grad[mine]), (shift.grad, whole_shift.grad)]
             pairs += [(a.grad, b.grad) for a, b in zip(layer.parameters(), reference.parameters(), strict=True)]
             pairs += [(a, b) for a, b in zip(layer.buffers(), reference.buffers(), strict=True)]
-            differences += [float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)) for a, b in pairs]
+            differences += [float(((a - b).abs().max() / b.abs().max().clamp(min=1e-3)).detach()) for a, b in pairs]
             strides = out.stride() == whole.stride()
             optimizer.zero_grad()
             whole_shift.grad = None

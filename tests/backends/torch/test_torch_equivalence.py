@@ -178,7 +178,7 @@ def test_losses_of_closures_are_averaged_so_that_line_searches_agree(ranks, kind
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
-@pytest.mark.parametrize("ranks", on("torch", engines=("torch", "mpi")), indirect=True)
+@pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 def test_models_in_half_precision_are_reduced(ranks, kind):
     def body():
         import torch

@@ -105,7 +105,7 @@ def test_d19_half_precision_keeps_large_gradients_finite_and_counts_what_it_chan
         assert gradient.tolist() == pytest.approx([1e-8] * 3)
 
 
-@pytest.mark.parametrize("ranks", on("torch", engines=("torch",)), indirect=True)
+@pytest.mark.parametrize("ranks", HALF, indirect=True)
 def test_bfloat16_on_the_wire_has_the_range_of_float32(ranks):
     for value in (1e-8, 1.0, 1e6, 1e38, 3.2e38):
         for gradient, counts in ranks.run(reduced, value, "bf16"):
