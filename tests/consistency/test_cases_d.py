@@ -54,7 +54,8 @@ def test_d03_the_rate_is_scaled_once_and_shown(ranks, rule):
     expected = {"linear": 0.2, "sqrt": 0.1 * 2**0.5, "none": 0.1}[rule]
     for rate, again, summary in ranks.run(body, ranks.combination.framework):
         assert rate == pytest.approx(expected, rel=1e-6)
-        assert f"learning rate {expected:g}" in summary
+        factor = {"linear": " (0.1 x 2)", "sqrt": " (0.1 x 1.41421)", "none": ""}[rule]
+        assert summary.endswith(f"learning rate {expected:g}{factor}")
         # the same optimizer in a second apply
         assert "distributed already" in again
 

@@ -67,8 +67,8 @@ def test_e04_a_loop_goes_on_from_the_epoch_that_only_rank_0_knows(ranks, tmp_pat
             for epoch in range(first, last):
                 batches.set_epoch(epoch)
                 for x, y in batches:
-                    rates.append((epoch + 1, round(parts.rate(framework, optimizer), 6)))
                     parts.update(framework, model, optimizer, x, y)
+                    rates.append((epoch + 1, round(parts.rate(framework, optimizer), 6)))
                     if scheduler:
                         scheduler.step()
             return model, optimizer, scheduler, rates

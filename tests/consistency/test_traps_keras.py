@@ -212,4 +212,3 @@ def test_trap_batchnorms_statistics_in_a_file_are_those_of_all_ranks(ranks, tmp_
 
     assert ranks.run(body, True, str(tmp_path / "stock.npz"))[0].tolist() == [1.0] * 3
     assert ranks.run(body, False, str(tmp_path / "ours.npz"))[0].tolist() == [2.0] * 3
-    ranks.close()

@@ -175,4 +175,3 @@ def test_trap_zero_grad_and_channels_last_work_as_in_torch(ranks):
         assert "set_to_none" in argument
         assert "contiguous" in strides
     assert ranks.run(body, stock=False) == [[], []]
-    ranks.close()

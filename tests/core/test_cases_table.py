@@ -1,0 +1,44 @@
+"""docs/cases.md has a row for every entry, and names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ENTRIES = {
+    "c": (1, 2, 3, 6, 8, 9),
+    "d": (1, 3, 5, 7, 9, 11, 12, 14, 15, 17, 19, 20, 21, 22),
+    "e": (1, 3, 4, 6),
+}
+
+
+def rows():
+    """Return the tests that each row of the tables names, by the row's first cell."""
+    found = {}
+    for line in (ROOT / "docs" / "cases.md").read_text().splitlines():
+        if line.startswith("|") and "`test_" in line:
+            found[line.split("|")[1].strip().lower()] = set(re.findall(r"`(test_\w+)`", line))
+    return found
+
+
+def existing(paths):
+    return {name for path in paths for name in re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE)}
+
+
+def test_every_test_of_the_tables_exists():
+    assert set().union(*rows().values()) - existing((ROOT / "tests").rglob("test_*.py")) == set()
+
+
+def test_every_entry_has_a_row_whose_tests_carry_its_name():
+    table = rows()
+    for letter, numbers in ENTRIES.items():
+        for number in numbers:
+            entry = f"{letter}{number:02}"
+            assert all(f"_{entry}_" in name for name in table[entry]), entry
+
+
+def test_the_tables_name_every_test_of_the_suite_of_cases_and_traps():
+    named = set().union(*rows().values())
+    folder = ROOT / "tests" / "consistency"
+    assert existing([*folder.glob("test_cases_*.py"), *folder.glob("test_traps_*.py")]) - named == set()
