@@ -151,11 +151,17 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def build_loss(source: Any) -> Any:
-    """Return a Keras loss object for a name (on logits); anything else is taken as it is."""
+    """Return a Keras loss object for a name (on logits); anything else is taken as it is.
+
+    Raises:
+        RecipeError: The loss is a sum over the batch, of which no mean over ranks is that of one process.
+    """
     if source == "sparse_categorical_crossentropy":
         return keras().losses.SparseCategoricalCrossentropy(from_logits=True)
     if source == "mean_squared_error":
         return keras().losses.MeanSquaredError()
+    if getattr(source, "reduction", None) == "sum":
+        raise RecipeError("the loss has reduction='sum'; hvdkit needs the mean of a batch")
     return source
 
 

@@ -25,7 +25,7 @@ Difference = tuple[float, str]
 
 _RATE_LIMIT = 1e-6
 # of losses and weights; Adam takes steps of full size from gradients near zero, where frameworks round in other ways
-_LIMITS, _NORMALISED_LIMITS, _ADAM_LIMITS = (1e-4, 1e-4), (1e-3, 1e-3), (5e-3, 1e-2)
+_LIMITS, _NORMALISED_LIMITS, _ADAM_LIMITS = (1e-4, 1e-4), (1e-3, 1e-3), (5e-3, 3e-2)
 
 
 @dataclass

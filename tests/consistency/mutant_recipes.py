@@ -93,8 +93,8 @@ recipe = hvdkit.Recipe(
     seed=3,
     scale_lr=hvdkit.ScaleLR("linear", warmup_epochs=1),
 )
-steady = recipe.replace(scale_lr=hvdkit.ScaleLR("linear"))
 normalised = recipe.replace(model=nets(True))
+synchronised = normalised.replace(distribute=hvdkit.Distribute(sync_batchnorm=True))
 accumulated = recipe.replace(distribute=hvdkit.Distribute(accumulate=2, clip_norm=0.1), optimizer=hvdkit.Adam(lr=0.01))
 
 

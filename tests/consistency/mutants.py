@@ -13,5 +13,5 @@ from mutant_recipes import MUTANTS as MUTANTS
 from mutant_recipes import accumulated as accumulated
 from mutant_recipes import normalised as normalised
 from mutant_recipes import recipe as recipe
-from mutant_recipes import steady as steady
+from mutant_recipes import synchronised as synchronised
 from mutant_states import *  # noqa: F403

@@ -35,6 +35,29 @@ def test_the_fault_of_an_example_is_named(name, combination):
     assert words in report["fault"]["found"]
 
 
+@pytest.mark.parametrize("ranks", [*on("keras", ("serial",), (1,)), *on("tf", ("serial",), (1,))], indirect=True)
+def test_a_loss_that_says_it_is_a_sum_is_refused(ranks):
+    framework = ranks.combination.framework
+
+    def body(name):
+        import hvdkit
+        from hvdkit.keras_objects.versions import keras
+
+        inputs = keras().Input((2,))
+        recipe = hvdkit.Recipe(
+            model=lambda: keras().Model(inputs, keras().layers.Dense(2)(inputs)),
+            data=lambda: hvdkit.datasets.synthetic(8, (2,), 2),
+            loss=keras().losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+            optimizer=hvdkit.SGD(lr=0.1),
+        )
+        try:
+            hvdkit.apply(recipe, name)
+        except hvdkit.errors.RecipeError as error:
+            return str(error)
+
+    assert ranks.run(body, framework) == ["the loss has reduction='sum'; hvdkit needs the mean of a batch"]
+
+
 def test_every_example_is_run():
     files = {path.stem for path in (ROOT / "examples" / "faulty").glob("*.py")}
     assert files - {"small_net"} == set(FAULTS)

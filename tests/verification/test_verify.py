@@ -52,8 +52,8 @@ def test_keras_on_torch_is_verified(combination):
 
 
 @pytest.mark.parametrize("combination", KERAS_ON_JAX)
-def test_keras_on_jax_is_verified_at_a_steady_rate(combination):
-    report, finished = run_verify(f"{MUTANTS_FILE}:steady", combination, "--steps", "6")
+def test_keras_on_jax_is_verified(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:recipe", combination, "--steps", "6")
     assert finished.code == 0, finished.stdout + finished.stderr
     assert all(check["passed"] for check in claims(report, "distribute"))
     assert any("short batches" in check["found"] for check in claims(report, "shard"))
@@ -67,6 +67,15 @@ def test_local_batchnorm_is_an_exemption_with_a_reason(combination):
     assert any(exemption.startswith("BatchNorm") for exemption in report["exemptions"])
     left_out = [check for check in report["checks"] if check["passed"] is None]
     assert all("each rank's own" in check["found"] for check in left_out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", on("torch", ("torch",)))
+def test_synchronised_batchnorm_is_held_to_one_process_on_the_global_batch(combination):
+    report, finished = run_verify(f"{MUTANTS_FILE}:synchronised", combination, "--steps", "6")
+    assert finished.code == 0, finished.stdout + finished.stderr
+    assert [check["passed"] for check in claims(report, "distribute")] == [True, None, None, True, True]
+    assert any("as one process has them" in check["claim"] for check in claims(report, "average"))
 
 
 @pytest.mark.slow
