@@ -6,14 +6,12 @@ hvdkit run -np 2 examples/mnist.py --framework torch
 from __future__ import annotations
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
 import click
+from reporting import summarise, write_summary
 
 import hvdkit
-from hvdkit.arrays import sha256
 from hvdkit.errors import RecipeError
 from hvdkit.failures import watch_exceptions
 
@@ -63,26 +61,6 @@ def _checkpoint(directory: str | None, resume: bool) -> hvdkit.Checkpoint | None
     return None if directory is None else hvdkit.Checkpoint(directory, resume=resume)
 
 
-def write_summary(trainer: Any, folder: str) -> None:
-    """Write what came out to ``summary.json``, on rank 0; called by all ranks."""
-    digests = trainer.world.engine.allgather_object(sha256(trainer.weights()))
-    if not trainer.world.is_root:
-        return
-    summary = {
-        "framework": trainer.framework,
-        "engine": trainer.world.engine.name,
-        "size": trainer.world.size,
-        "global_batch_size": trainer.global_batch,
-        "steps_per_epoch": trainer.steps_per_epoch,
-        "learning_rate": trainer.rates.target,
-        "seconds_to_first_step": trainer.history.seconds_to_first_step,
-        "epochs": trainer.history.epochs,
-        "weights_sha256": digests,
-    }
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder) / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-
-
 @click.command()
 @click.option("--framework", required=True, help="torch, tf or keras.")
 @click.option("--epochs", default=5, show_default=True, help="Epochs in all, also after --resume.")
@@ -106,7 +84,7 @@ def main(framework: str, out: str | None, **options: Any) -> None:
     trainer = hvdkit.apply(configured(options), framework=framework)
     trainer.fit()
     if out is not None:
-        write_summary(trainer, out)
+        write_summary(trainer, summarise(trainer), out)
     trainer.shutdown()
 
 
