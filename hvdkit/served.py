@@ -29,9 +29,11 @@ def check_served(recipe: Recipe, framework: str) -> None:
     for name in _TORCH_ONLY:
         given = getattr(recipe.distribute, name, getattr(Distribute, name))
         asked[f"Distribute.{name}"] = given != getattr(Distribute, name)
+    asked["Distribute.compression"] = getattr(recipe.distribute, "compression", "none") == "bf16"
     for name, reason in _REASONS.items():
         if asked[name]:
-            raise RecipeError(f"{name} is not served by {framework}: {reason}; leave it out, or use framework 'torch'")
+            value = "='bf16'" if name == "Distribute.compression" else ""
+            raise RecipeError(f"{name}{value} is not served by {framework}: {reason}; leave it out or use 'torch'")
 
 
 def torch_only(settings: Distribute, framework: str) -> dict[str, Any]:

@@ -20,44 +20,63 @@ class Bucket:
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         first = parameters[0]
         self.parameters = parameters
-        self.missing = set(range(len(parameters)))
+        self.gradients: list[torch.Tensor | None] = [None] * len(parameters)
+        self.awaited = len(parameters)
         self._elements = sum(parameter.numel() for parameter in parameters)
         self.flat = torch.zeros(self._elements + len(parameters), dtype=first.dtype, device=first.device)
         self.views = _views(self.flat, parameters)
         # no engine but one knows complex numbers
         self.wire = torch.view_as_real(self.flat).view(-1) if first.is_complex() else self.flat
         self.handle: Any = None
+        self._missing: list[int] = []
 
     @property
     def lengths(self) -> list[int]:
         """The parameters' numbers of elements in ``wire``."""
         return [parameter.numel() * (2 if parameter.is_complex() else 1) for parameter in self.parameters]
 
+    def take(self, index: int, gradient: torch.Tensor | None) -> bool:
+        """Note a gradient; say no if there is one already."""
+        if self.gradients[index] is not None:
+            return False
+        self.gradients[index] = gradient
+        self.awaited -= 1
+        return True
+
+    def take_all(self) -> None:
+        """Note what gradients there are, also of earlier passes, where the last pass left parameters out."""
+        self.gradients = [parameter.grad for parameter in self.parameters]
+
     def fill(self, passes: int) -> None:
         """Move the gradients in, divided by ``passes``."""
+        self._missing = [index for index, gradient in enumerate(self.gradients) if gradient is None]
+        targets, sources = [], []
+        for parameter, gradient, view in zip(self.parameters, self.gradients, self.views, strict=True):
+            if gradient is not None and gradient is not view:
+                targets.append(view)
+                sources.append(gradient)
+                # autograd's own tensors are let go at once, so that gradients are not held twice
+                parameter.grad = view
+        # whatever else arrives in this pass is one too many
+        self.gradients = list(self.views)
         with torch.no_grad():
-            present = [i for i in range(len(self.parameters)) if i not in self.missing]
-            sources = [(self.views[i], self.parameters[i].grad) for i in present]
-            moved = [(view, grad) for view, grad in sources if grad is not None and grad.data_ptr() != view.data_ptr()]
-            if moved:
-                torch._foreach_copy_([view for view, _ in moved], [grad for _, grad in moved])
-            # autograd's own tensors are let go at once, so that gradients are not held twice
-            for i in present:
-                self.parameters[i].grad = self.views[i]
+            if sources:
+                torch._foreach_copy_(targets, sources)
             gradients, presence = self.flat[: self._elements], self.flat[self._elements :]
             if passes != 1:
                 gradients.mul_(1.0 / passes)
             presence.fill_(1.0)
-            if self.missing:
-                torch._foreach_zero_([self.views[i] for i in self.missing])
-                presence[list(self.missing)] = 0.0
+            if self._missing:
+                torch._foreach_zero_([self.views[index] for index in self._missing])
+                presence[self._missing] = 0.0
 
     def unpack(self) -> None:
         """Make the reduced gradients the parameters' own."""
-        for i in self.missing:
-            if float(self.flat[self._elements + i].real) != 0.0:
-                self.parameters[i].grad = self.views[i]
-        self.missing = set(range(len(self.parameters)))
+        for index in self._missing:
+            if float(self.flat[self._elements + index].real) != 0.0:
+                self.parameters[index].grad = self.views[index]
+        self.gradients = [None] * len(self.parameters)
+        self.awaited = len(self.parameters)
 
 
 def _views(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:

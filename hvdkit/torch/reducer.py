@@ -85,21 +85,23 @@ class Reducer:
             self._begin()
         if self._arrivals is not None:
             self._arrivals.setdefault(id(parameter))
-        if not self._reducing or id(parameter) not in self._place:
+        place = self._place.get(id(parameter)) if self._reducing else None
+        if place is None:
             return
-        bucket, index = self._place[id(parameter)]
-        if index not in bucket.missing:
-            raise ModelError(
-                f"parameter {self._names[id(parameter)]!r} got a second gradient in one backward pass; "
-                "use checkpoint(..., use_reentrant=False)"
-            )
-        if parameter.grad is not None and parameter.grad.is_sparse:
+        bucket, index = place
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
             raise ModelError(
                 f"the gradient of {self._names[id(parameter)]!r} is sparse, but no Embedding(sparse=True) of the model "
                 "owns it; pass the model to distribute(optimizer, model), or make the gradient dense"
             )
-        bucket.missing.discard(index)
-        self._launch_full_ones()
+        if not bucket.take(index, gradient):
+            raise ModelError(
+                f"parameter {self._names[id(parameter)]!r} got a second gradient in one backward pass; "
+                "use checkpoint(..., use_reentrant=False)"
+            )
+        if not bucket.awaited:
+            self._launch_full_ones()
 
     def _begin(self) -> None:
         self._inside = True
@@ -131,7 +133,7 @@ class Reducer:
 
     def _launch_full_ones(self) -> None:
         """Start buckets in their fixed order, so that all ranks start them alike."""
-        while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
+        while self._launched < len(self._buckets) and not self._buckets[self._launched].awaited:
             self._launch()
 
     def _launch(self) -> None:
@@ -145,8 +147,7 @@ class Reducer:
         """Start what has not been started, wait for all, and hand the gradients over."""
         self._passes = passes
         for bucket in self._buckets[self._launched :]:
-            # a gradient of an earlier pass counts too, where the last pass left the parameter out
-            bucket.missing = {i for i, parameter in enumerate(bucket.parameters) if parameter.grad is None}
+            bucket.take_all()
         while self._launched < len(self._buckets):
             self._launch()
         with torch.no_grad():

@@ -21,7 +21,7 @@ def test_a_field_that_a_framework_does_not_serve_is_refused_with_the_reason(name
     with pytest.raises(hvdkit.errors.RecipeError) as caught:
         hvdkit.apply(recipe, framework=framework)
     assert str(caught.value).startswith(f"{name} is not served by {framework}: ")
-    assert str(caught.value).endswith("; leave it out, or use framework 'torch'")
+    assert str(caught.value).endswith("; leave it out or use 'torch'")
 
 
 WRONG = {
