@@ -12,6 +12,7 @@ _REASONS = {
     "Distribute.sync_batchnorm": "Keras's BatchNormalization synchronises over tf.distribute alone",
     "Distribute.gradient_predivide": "Keras's gradients are divided by the number of processes before the sum",
     "Distribute.reduction": "Adasum needs each gradient by itself, and Keras's travel together",
+    "Distribute.compression": "its gradients are sent as float32 or in half precision",
     "Recipe.compile": "Keras compiles the training step by itself, but for XLA on TensorFlow, which cannot compile the "
     "reduction of gradients",
 }

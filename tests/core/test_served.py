@@ -10,6 +10,7 @@ ASKED = {
     "Distribute.sync_batchnorm": {"distribute": hvdkit.Distribute(sync_batchnorm=True)},
     "Distribute.gradient_predivide": {"distribute": hvdkit.Distribute(gradient_predivide=2.0)},
     "Distribute.reduction": {"distribute": hvdkit.Distribute(reduction="adasum")},
+    "Distribute.compression='bf16'": {"distribute": hvdkit.Distribute(compression="bf16")},
     "Recipe.compile": {"compile": True},
 }
 
