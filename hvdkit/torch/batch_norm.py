@@ -40,9 +40,8 @@ class _Synchronised(nn.modules.batchnorm._BatchNorm):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # a pickle holds torch's own layer, so that it opens without hvdkit
-        plain = next(kind for kind, ours in _KINDS.items() if ours is type(self))
         state = {name: value for name, value in self.__dict__.items() if name not in ("_channel", "_world")}
-        return copyreg._reconstructor, (plain, object, None), state  # type: ignore[attr-defined]
+        return copyreg._reconstructor, (plain_kind(self), object, None), state  # type: ignore[attr-defined]
 
 
 class SyncBatchNorm1d(_Synchronised, nn.BatchNorm1d):
@@ -62,6 +61,11 @@ _KINDS: dict[type[nn.Module], type[_Synchronised]] = {
     nn.BatchNorm2d: SyncBatchNorm2d,
     nn.BatchNorm3d: SyncBatchNorm3d,
 }
+
+
+def plain_kind(module: nn.Module) -> type[nn.Module]:
+    """Return a layer's class, torch's own where it is a synchronised one."""
+    return next((kind for kind, ours in _KINDS.items() if ours is type(module)), type(module))
 
 
 def synchronise_batch_norm(world: World, model: nn.Module | None) -> None:

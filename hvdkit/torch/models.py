@@ -13,6 +13,7 @@ from torch import nn
 from hvdkit.arrays import Arrays
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.initialisers import NAMES, check_names, draw, has_small_stem, image_task
+from hvdkit.torch.batch_norm import plain_kind
 
 if TYPE_CHECKING:
     from hvdkit.recipe import Data
@@ -118,7 +119,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for layer, module in model.named_modules():
-        parts = _PARTS.get(type(module), {})
+        parts = _PARTS.get(plain_kind(module), {})
         for part, attribute in parts.items():
             if getattr(module, attribute) is not None:
                 # Keras on torch allows no dot in a name

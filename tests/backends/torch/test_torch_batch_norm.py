@@ -75,7 +75,7 @@ def test_forward_backward_and_running_statistics_equal_one_process_with_3_and_2_
         layer.eval()
         reference.eval()
         if kind != "untracked":
-            differences.append(float((layer(x) - reference(x)).abs().max()))
+            differences.append(float((layer(x) - reference(x)).detach().abs().max()))
         return max(differences), strides
 
     for kind in KINDS:
@@ -122,6 +122,7 @@ def test_layers_copy_and_pickle_compile_and_take_half_precision(ranks):
 
         import hvdkit.torch as hk
         from hvdkit import world as worlds
+        from hvdkit.torch.models import named_arrays
 
         model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -141,6 +142,7 @@ def test_layers_copy_and_pickle_compile_and_take_half_precision(ranks):
             half = model(x)
         near = half.dtype == torch.bfloat16 and torch.allclose(half.float(), out, atol=0.1)
         keys = list(model.state_dict()) == list(loaded.state_dict())
+        keys = keys and list(named_arrays(model)) == list(named_arrays(loaded))
         other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
         refused = complaint(hk.distribute, other, sync_batchnorm=True)
         return same, close, type(loaded[1]).__module__, near, keys, model[0].weight.grad, refused, single
