@@ -25,6 +25,7 @@ BEAT_SECONDS = 1.0
 LOST_SECONDS = 10.0
 LEFT_SECONDS = 5.0
 BLAME_SECONDS = 2.0
+MISMATCH_SECONDS = 5.0
 LATE_SECONDS = 60.0
 GUARD_SECONDS = 600.0
 CONNECT_SECONDS = 60.0
@@ -36,13 +37,15 @@ class _Peer:
     link: socket.socket
     heard: float
     pending: bytes = b""
+    wait: list[Any] | None = None
 
 
 class ControlChannel:
     """This rank's end of the channel; one daemon thread listens, shows that this rank lives, and watches the others.
 
-    A rank that is gone, silent for 10 s, or that left while this one waits for it, ends this process; a rank that is
-    merely late is reported after 60 s and ends the job after 600 s.
+    A rank that is gone, silent for 10 s, or that left while this one waits for it, ends this process. So does a proven
+    mismatch: ranks have waited equally often, but wait in different collectives, for 5 s. A rank that is merely late is
+    reported after 60 s and ends the job after 600 s.
 
     Raises:
         LaunchError: Not all ranks could be connected within a minute.
@@ -54,8 +57,10 @@ class ControlChannel:
         self._left: dict[int, float] = {}
         self._leaving = False
         self._ending = threading.Lock()
-        self._wait: tuple[str, float] | None = None
+        self._wait: tuple[str, float, int] | None = None
         self._reported = False
+        self._number = 0
+        self._mismatch: tuple[Any, float] | None = None
         self._selector = selectors.DefaultSelector()
         self._peers = self._accept(broadcast_object) if rank == 0 else self._connect(broadcast_object)
         for peer in self._peers.values():
@@ -84,7 +89,8 @@ class ControlChannel:
         if self._wait is not None:
             yield
             return
-        self._wait, self._reported = (what, time.monotonic()), False
+        self._number += 1
+        self._wait, self._reported = (what, time.monotonic(), self._number), False
         try:
             yield
         except HvdkitError:
@@ -145,7 +151,7 @@ class ControlChannel:
             now = time.monotonic()
             if now - beat >= BEAT_SECONDS:
                 beat = now
-                self._send({"beat": self.rank})
+                self._send({"beat": self.rank, "wait": self._own_wait()})
             self._watch(now)
 
     def _read(self, peer: _Peer) -> None:
@@ -162,10 +168,12 @@ class ControlChannel:
         peer.heard = time.monotonic()
         *lines, peer.pending = (peer.pending + data).split(b"\n")
         for line in lines:
-            self._handle(json.loads(line))
+            self._handle(peer, json.loads(line))
 
-    def _handle(self, message: dict[str, Any]) -> None:
-        if "fail" in message:
+    def _handle(self, peer: _Peer, message: dict[str, Any]) -> None:
+        if "beat" in message:
+            peer.wait = message["wait"]
+        elif "fail" in message:
             self._end_all(message["fail"], message["message"])
         elif "leave" in message:
             self._left[message["leave"]] = time.monotonic()
@@ -176,10 +184,12 @@ class ControlChannel:
         for peer in list(self._peers.values()):
             if now - peer.heard > LOST_SECONDS and peer.rank not in self._left and not self._leaving:
                 self._end_all(peer.rank, f"no sign of life for {LOST_SECONDS:.0f} s")
+        if self.rank == 0:
+            self._find_mismatch(now)
         wait = self._wait
         if wait is None or self._leaving:
             return
-        what, since = wait
+        what, since, _ = wait
         for rank, left in self._left.items():
             if now - max(since, left) > LEFT_SECONDS:
                 self._end_all(rank, f"it has left the job while rank {self.rank} waits in {what}")
@@ -188,6 +198,35 @@ class ControlChannel:
         if now - since > LATE_SECONDS and not self._reported:
             self._reported = True
             sys.stderr.write(f"hvdkit: rank {self.rank} has waited {now - since:.0f} s for other ranks in {what}\n")
+
+    def _own_wait(self) -> list[Any] | None:
+        """Return the how manyth wait this rank is in, and in which collective."""
+        wait = self._wait
+        return None if wait is None else [wait[2], wait[0]]
+
+    def _find_mismatch(self, now: float) -> None:
+        """End the job when two ranks are in their wait of the same number, but in different collectives."""
+        places: dict[int, tuple[int, str]] = {}
+        for rank, wait in sorted({0: self._own_wait(), **{p.rank: p.wait for p in self._peers.values()}}.items()):
+            if wait is None:
+                continue
+            number, what = wait
+            first, expected = places.setdefault(number, (rank, what))
+            if what != expected:
+                self._judge_mismatch((number, first, expected, rank, what), now)
+                return
+        self._mismatch = None
+
+    def _judge_mismatch(self, found: tuple[int, int, str, int, str], now: float) -> None:
+        if self._mismatch is None or self._mismatch[0] != found:
+            self._mismatch = found, now
+        if now - self._mismatch[1] >= MISMATCH_SECONDS:
+            _, first, expected, rank, what = found
+            self._end_all(
+                rank,
+                f"it waits in {what} while rank {first} waits in {expected}; all ranks must ask for the same "
+                "collectives in the same order",
+            )
 
     def _end_all(self, rank: int, message: str) -> None:
         """Tell the others of the rank that failed, and end this process."""
