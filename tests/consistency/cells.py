@@ -51,6 +51,11 @@ def alone(frameworks: Iterable[str] = FRAMEWORKS) -> list[Any]:
     return [marked(entry) for name in frameworks for entry in on(name, ("serial",), (1,))]
 
 
+def slow(entries: Iterable[Any]) -> list[Any]:
+    """Return parameters as slow ones."""
+    return [marked(entry, pytest.mark.slow) for entry in entries]
+
+
 def _cells(cells: Iterable[tuple[str, int]]) -> list[Any]:
     found = []
     for engine, size in cells:

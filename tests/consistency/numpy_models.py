@@ -1,7 +1,7 @@
 """Small models in float64 NumPy, with gradients written out by hand.
 
-A model is a dict of arrays in Keras's layout, kernels (in, out). ``last`` alone is linear softmax; ``hidden`` makes it a
-two-layer net with tanh, and ``embedding`` one whose inputs are tokens.
+A model is a dict of arrays in the layout of Keras, kernels (in, out). ``last`` alone is linear softmax; ``hidden``
+makes it a net of two layers with tanh, and ``embedding`` one whose inputs are tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Optimizers in float64 NumPy, one array at a time, from their papers and not from any framework.
 
-torch and Keras put ``eps`` at different places, and each is held to its own: ``inside`` the bias correction (torch) or
-``outside`` of it (Keras, as in the last lines of section 2 of Kingma and Ba, 2015) for Adam, beside the root or under it
-for Adagrad. ``form`` is ``torch`` or ``keras``.
+torch and Keras put ``eps`` at different places, and each is held to its own: for Adam ``inside`` the bias correction
+(torch) or ``outside`` of it (Keras, as at the end of section 2 of Kingma and Ba, 2015), for Adagrad beside the root or
+under it. ``form`` is ``torch`` or ``keras``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from cells import matrix
 from numpy_models import initial
 from numpy_reference import distance, train
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 BANDS = {"float64": 1e-10, "float32": 1e-4}
 FEW = ("momentum_warmup", "adam_l2_pad", "adamw_drop", "embedding_adagrad", "accumulated_adam_clip")
 
@@ -26,11 +26,11 @@ def body(*arguments):
 
 def check(ranks, name, dtype):
     case, (framework, library) = CASES[name], (ranks.combination.framework, ranks.combination.library)
-    results = ranks.run(body, framework, name, dtype, timeout=90)
+    results = ranks.run(body, framework, name, dtype, timeout=200)
     first = results[0]
     if isinstance(first, str):
         assert set(results) == {first}
-        pytest.skip(refusal(case, library, first))
+        pytest.skip(refusal(case, first))
     size = ranks.size
     updates = case.updates_per_epoch(size) * case.epochs(size)
     expected = train(case, size, "torch" if framework == "torch" else "keras")
@@ -39,18 +39,16 @@ def check(ranks, name, dtype):
     assert all(result["states"] == first["states"] for result in results)
     if library == "jax":
         # Keras keeps its variables out of reach until fit ends
-        assert first["rates"] == pytest.approx([case.rate(updates, size)], rel=1e-6)
+        assert first["rates"] == pytest.approx([case.rate(updates - 1, size)])
         return
     # one more note is made at the end
     assert first["rates"] == pytest.approx([case.rate(min(step, updates - 1), size) for step in range(updates + 1)])
     assert len(set(first["states"])) == updates
 
 
-def refusal(case, library, message):
+def refusal(case, message):
     """Return the reason why a cell need not run this case; fail for any other message."""
     if case.accumulate > 1 and "Keras 2 optimizers cannot accumulate gradients" in message:
-        return message
-    if case.warmup and library == "jax" and "Keras on JAX cannot change the learning rate" in message:
         return message
     raise AssertionError(message)
 

@@ -1,0 +1,47 @@
+"""Invariant 3: the frameworks of this environment, each in a process of its own, have one curve of losses.
+
+The learning rate that momentum has folded in (Keras) is held to the reference in ``test_matrix.py``, ResNet34 in
+``test_resnet34.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from cells import alone
+from ranks import unavailable
+
+pytestmark = pytest.mark.timeout(300)
+STEPS, BATCH = 50, 16
+HERE = [entry for entry in alone() if not any(mark.name == "skip" for mark in entry.marks)]
+
+
+def body(framework):
+    import hvdkit
+    from hvdkit.datasets import synthetic
+
+    data = synthetic(samples=STEPS * BATCH, shape=(28, 28, 1), classes=10)
+    recipe = hvdkit.Recipe(
+        model="mnist_cnn",
+        data=hvdkit.Data(train=data.train),
+        optimizer=hvdkit.SGD(0.01, momentum=0.9),
+        batch_size=BATCH,
+        seed=5,
+        scale_lr=hvdkit.ScaleLR(warmup_epochs=0.2),
+    )
+    trainer = hvdkit.apply(recipe, framework)
+    return [trainer.step(batch)["loss"] for batch in trainer.batches]
+
+
+def test_50_steps_of_the_mnist_net_have_the_same_losses_in_all_frameworks(pools):
+    if len(HERE) < 2:
+        pytest.skip("one framework alone has nothing to be compared with")
+    curves = {}
+    for entry in HERE:
+        combination = entry.values[0]
+        assert not unavailable(combination)
+        (curves[combination.framework],) = pools.get(combination).run(body, combination.framework, timeout=200)
+    first, *others = curves
+    assert len(curves[first]) == STEPS
+    assert curves[first][-1] < 0.5 * curves[first][0]
+    for other in others:
+        assert curves[other] == pytest.approx(curves[first], rel=1e-4), (first, other)

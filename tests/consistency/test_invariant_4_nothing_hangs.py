@@ -1,0 +1,124 @@
+"""Invariant 4: a rank that is gone, or in another collective, ends all ranks; one that is late is told.
+
+Other ways to end are tested in tests/core/test_control_faults.py and tests/launch/test_endings.py.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from cells import marked, pairs, slow
+from ranks import launch_fresh, on
+
+pytestmark = pytest.mark.timeout(180)
+# 15 seconds for the ranks, and some for their launcher
+LIMIT = 15.0 + 5.0
+CORE = [
+    marked(entry) for name, size in (("mpi", 3), ("torch", 2), ("horovod", 2)) for entry in on("core", (name,), (size,))
+]
+BEGIN = """
+import os, signal, sys, time
+import hvdkit
+from hvdkit import control
+for setting in sys.argv[1:]:
+    name, value = setting.split("=")
+    setattr(control, name, float(value))
+world = hvdkit.init()
+world.barrier()
+if world.rank == 0:
+    print(f"begun at {time.time()}", flush=True)
+"""
+OTHER_SHAPE = BEGIN + "world.allreduce([0.0] * (3 + (world.rank == 1)))"
+OTHER_COLLECTIVE = BEGIN + "world.barrier() if world.rank == 1 else world.allgather([0])"
+LATE = BEGIN + "time.sleep(4.0 * (world.rank == 1)); world.barrier(); print('done')"
+TRAINING = """
+import os, signal, sys, time
+import numpy as np
+import hvdkit
+from hvdkit.observers import Observer
+
+framework, engine, end = sys.argv[1:]
+x = np.random.default_rng(0).normal(size=(64, 6)).astype("float32")
+y = (x[:, 0] > 0).astype("int64")
+
+def net():
+    if framework == "torch":
+        import torch
+        return torch.nn.Linear(6, 2)
+    import keras
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(2)])
+
+class End(Observer):
+    def on_step_end(self, trainer):
+        if trainer.global_step != 3:
+            return
+        if trainer.world.rank == 0:
+            print(f"begun at {time.time()}", flush=True)
+        if trainer.world.rank == 1 and end == "kill":
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trainer.world.rank == 1 and end == "mismatch":
+            trainer.world.barrier()
+
+recipe = hvdkit.Recipe(
+    model=net,
+    data=hvdkit.Data(train=(x, y)),
+    optimizer=hvdkit.SGD(0.1),
+    batch_size=4,
+    epochs=9,
+    observers=(End(),),
+    init=hvdkit.Init(engine),
+)
+hvdkit.apply(recipe, framework).fit()
+"""
+
+
+def fails(script, combination, *args):
+    """Run a script that must fail on all ranks in time; return what was said."""
+    done = launch_fresh(script, combination.engine, combination.size, args, dict(combination.env), timeout=150)
+    assert done.code != 0
+    begun = re.search(r"begun at ([\d.]+)", done.stdout)
+    assert begun is not None, done.stderr
+    assert time.time() - float(begun[1]) < LIMIT
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("script", [OTHER_SHAPE, OTHER_COLLECTIVE], ids=["shape", "collective"])
+@pytest.mark.parametrize("combination", CORE)
+def test_ranks_that_ask_for_different_things_all_end_with_the_same_error(combination, script):
+    said = fails(script, combination)
+    words = "barrier" if script is OTHER_COLLECTIVE else "allreduce(mean) of float64 (4,)"
+    assert "ranks disagree: rank 0 asks for all" in said
+    assert f"rank 1 for {words}" in said
+
+
+@pytest.mark.parametrize("combination", CORE)
+def test_a_rank_that_is_late_is_told_and_nothing_ends(combination):
+    done = launch_fresh(LATE, combination.engine, combination.size, ["LATE_SECONDS=1"], timeout=120)
+    assert done.code == 0, done.stderr
+    assert done.stdout.count("done") == combination.size
+    assert re.search(r"hvdkit: rank 0 has waited [123] s for other ranks in barrier", done.stderr)
+
+
+@pytest.mark.parametrize("combination", CORE[:1])
+def test_a_wait_beyond_the_guards_time_ends_the_job(combination):
+    said = fails(LATE.replace("4.0", "99.0"), combination, "GUARD_SECONDS=3")
+    assert re.search(r"rank [02] failed: it has waited 3 s in barrier; not all ranks came there", said)
+
+
+@pytest.mark.parametrize("combination", [*pairs(("torch", "tf")), *slow(pairs(("keras",)))])
+def test_a_rank_that_is_killed_while_it_trains_ends_the_other(combination):
+    said = fails(TRAINING, combination, combination.framework, combination.engine, "kill")
+    assert "rank 1 failed: its process is gone (killed or crashed); rank 0 ends too" in said
+
+
+@pytest.mark.parametrize("combination", [*pairs(("torch",)), *on("tf", ("mpi",)), *slow(on("keras", ("mpi",)))])
+def test_a_rank_that_waits_elsewhere_while_gradients_are_reduced_ends_both(combination):
+    said = fails(TRAINING, combination, combination.framework, combination.engine, "mismatch")
+    assert re.search(
+        r"rank 1 failed: it waits in barrier while rank 0 waits in the reduction of gradients; all ranks must ask for "
+        r"the same collectives in the same order; rank [01] ends too",
+        said,
+    )
