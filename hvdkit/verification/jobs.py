@@ -79,6 +79,7 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         "precision": recipe.precision,
         "compression": recipe.distribute.compression if recipe.distribute else "none",
         "synchronised": recipe.distribute is not None and recipe.distribute.sync_batchnorm,
+        "reordered": recipe.compile or bool(recipe.distribute and recipe.distribute.gradient_predivide),
         "off": [step for step in ("broadcast", "average") if getattr(recipe, step) is None],
         "shared_threads": recipe.pin is not None and recipe.pin.threads == "auto",
     }

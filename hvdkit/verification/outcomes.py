@@ -47,7 +47,7 @@ def _apart(
 
 def against_twin(seen: Evidence) -> Iterator[Check]:
     """Weights and optimizer state are those of the twin."""
-    exact = seen.framework == "torch" and seen.layout.size == 2 and seen.on_cpu
+    exact = seen.framework == "torch" and seen.layout.size == 2 and seen.on_cpu and not seen.known["reordered"]
     words = "bit for bit" if exact else "but for rounding"
     for group, what in (("parameters", "weights"), ("slots", "optimizer state")):
         claim = f"{what} of the twin (one process, ranks' batches one by one), {words}"
