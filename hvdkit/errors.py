@@ -4,6 +4,9 @@
 class HvdkitError(Exception):
     """Base of all errors raised by hvdkit."""
 
+    # inside a tf.function, AutoGraph makes a StagingError of many lines of all other classes that it does not know
+    ag_pass_through = True
+
 
 class RecipeError(HvdkitError, ValueError):
     """A field of a recipe, or an argument of one of the eight verbs, has a wrong value."""
