@@ -32,7 +32,7 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
         RecipeError: The framework is unknown or not installed.
         EngineError: The engine cannot serve this framework.
         LaunchError: Launcher and engine do not fit.
-        DataError: The data are empty, too small or malformed.
+        DataError: The data are empty, too small, malformed, or not the same on all ranks.
         ModelError: The model cannot be trained as it is.
         CheckpointError: The newest checkpoint cannot be read or does not fit this number of processes.
     """

@@ -38,7 +38,11 @@ def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     rate = rate_variable(optimizer)
     variables = [*optimizer.variables, *scale_variables(optimizer)]
     apart = rate is not None and all(rate is not variable for variable in variables)
-    return _named("optimizer", [*variables, rate] if apart else variables)
+    named = _named("optimizer", [*variables, rate] if apart else variables)
+    if is_keras3():
+        return named
+    # Keras 2 puts its name before slots that a step has created, but not before those that build() has
+    return {name.replace(f"/{optimizer.name}/", "/", 1): variable for name, variable in named.items()}
 
 
 def shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
