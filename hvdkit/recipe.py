@@ -241,11 +241,11 @@ class Recipe:
         schedule: A multiplier on the scaled rate as a function of the fractional epoch, in force after warm-up.
         stop_at: ``{metric: value}``: training stops after the epoch in which the averaged validation metric (training
             metric without validation data) reaches the value; a loss by falling, all others by rising.
-        observers: What watches the run beside history, progress and checkpoints.
         precision: ``fp32``, ``bf16`` or ``fp16``: what the model computes in, while its weights stay float32. In fp16
             the loss is scaled, and all ranks skip an update whose reduced gradient is not finite. Keras takes it as the
             dtype policy under which the model is built.
         compile: Compile the model, by ``torch.compile`` (torch only).
+        observers: What watches the run beside history, progress and checkpoints.
 
     Raises:
         RecipeError: A field has a wrong value; the message names the field, the value and what is allowed.
@@ -262,9 +262,9 @@ class Recipe:
     steps_per_epoch: int | None = None
     schedule: Callable[[float], float] | None = None
     stop_at: Mapping[str, float] | None = None
-    observers: tuple[Any, ...] = ()
     precision: str = "fp32"
     compile: bool = False
+    observers: tuple[Any, ...] = ()
     init: Init | None = field(default_factory=Init)
     pin: Pin | None = field(default_factory=Pin)
     shard: Shard | None = field(default_factory=Shard)
@@ -286,9 +286,9 @@ class Recipe:
         _whole(self, "steps_per_epoch", 1, optional=True)
         if self.schedule is not None and not callable(self.schedule):
             _fail(self, "schedule", "a function of the epoch or None")
-        self._check_steps()
         _one_of(self, "precision", PRECISIONS)
         _bool(self, "compile")
+        self._check_steps()
         self._check_stop_at()
         for name in ("model", "data", "loss", "optimizer"):
             self._check_frameworks(name)
