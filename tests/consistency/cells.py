@@ -70,7 +70,9 @@ def _cells(cells: Iterable[tuple[str, int]]) -> list[Any]:
 
 def _runs(library: str, engine: str, size: int) -> bool:
     """Say whether Keras on another library than TensorFlow is in the matrix here; JAX has one engine."""
-    return (engine == "mpi" or size == 1) if library == "jax" else (engine, size) in (("torch", 2), ("horovod", 3))
+    if library == "jax":
+        return engine in ("serial", "mpi")
+    return (engine, size) in (("serial", 1), ("torch", 2), ("horovod", 3))
 
 
 def marked(entry: Any, *marks: Any) -> Any:
