@@ -79,6 +79,11 @@ def on(
     return [_parameter(combination) for combination in chosen]
 
 
+def slowly(parameters: Iterable[Any]) -> list[Any]:
+    """Return parameters of which every test is a slow one."""
+    return [pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id) for entry in parameters]
+
+
 def _parameter(combination: Combination) -> Any:
     names = {combination.framework, combination.engine} & {"torch", "tf", "keras", "horovod", "mpi"}
     marks = [getattr(pytest.mark, name) for name in sorted(names)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ranks import on
+from ranks import on, slowly
 
 pytestmark = pytest.mark.timeout(400)
 MPI = on("keras", engines=("mpi",))
 ALL = [
     *MPI,
     *on("keras", engines=("torch",), env={"KERAS_BACKEND": "torch"}),
-    *on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"}),
+    *slowly(on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"})),
 ]
 
 

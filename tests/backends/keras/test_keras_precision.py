@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ranks import on
+from ranks import on, slowly
 
 pytestmark = pytest.mark.timeout(400)
 TWO = on("keras", engines=("mpi", "horovod"))
@@ -127,7 +127,7 @@ def test_an_overflow_leaves_accumulation_in_step(ranks):
     assert first["far"] <= 1e-4
 
 
-@pytest.mark.parametrize("ranks", [*MPI, *TORCH, *JAX], indirect=True)
+@pytest.mark.parametrize("ranks", [*MPI, *TORCH, *slowly(JAX)], indirect=True)
 def test_mixed_bfloat16_equals_the_same_batches_in_one_process(ranks):
     def body():
         import keras
@@ -196,7 +196,7 @@ def test_what_would_hide_an_overflow_is_refused(ranks):
         ]
 
 
-@pytest.mark.parametrize("ranks", [*MPI, *on("tf", engines=("mpi",)), *TORCH, *JAX], indirect=True)
+@pytest.mark.parametrize("ranks", [*MPI, *on("tf", engines=("mpi",)), *slowly([*TORCH, *JAX])], indirect=True)
 def test_precision_of_a_recipe(ranks):
     def body(framework):
         import keras_runs as runs

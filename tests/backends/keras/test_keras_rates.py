@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ranks import on
+from ranks import on, slowly
 
 import hvdkit
 
@@ -76,7 +76,7 @@ def test_b03_stock_schedules_are_scaled_through_their_config(ranks):
             assert scaled == pytest.approx([2 * value for value in plain], rel=1e-6), name
 
 
-@pytest.mark.parametrize("ranks", [*MPI, *JAX], indirect=True)
+@pytest.mark.parametrize("ranks", [*MPI, *slowly(JAX)], indirect=True)
 def test_b03_a_schedule_object_in_fit_and_in_a_recipe(ranks):
     def body():
         import keras
