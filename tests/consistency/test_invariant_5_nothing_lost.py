@@ -57,18 +57,17 @@ def newest(folder):
 
 def kill_in_the_middle(script, combination, folder, while_saving):
     """Start the run and kill all of its ranks at once, some time after it has begun to save."""
-    began, wait = newest(folder), random.uniform(0.0, 1.0)
+    last = newest(folder) + random.randint(2, 30)
     job = Job([sys.executable, *script], combination.engine, combination.size, {})
     try:
         deadline = time.monotonic() + 120
-        while newest(folder) < began + 2:
+        while newest(folder) < last:
             assert job.process.poll() is None, job.output()
             assert time.monotonic() < deadline, job.output()
-            time.sleep(0.01)
-        if not while_saving:
-            time.sleep(wait)
-        while while_saving and not list(folder.glob(".epoch-*.tmp")) and job.process.poll() is None:
-            time.sleep(0.001)
+            time.sleep(0.005)
+        until = time.monotonic() + random.uniform(0.0, 0.05)
+        while time.monotonic() < until and not (while_saving and list(folder.glob(".epoch-*.tmp"))):
+            pass
     finally:
         job.end()
 
