@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from hvdkit import world as worlds
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.plan import MicroBatch, ShardPlan
+from hvdkit.torch.tensors import from_array
 from hvdkit.world import World
 
 
@@ -74,7 +74,7 @@ class ArrayDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Neutral arrays; images come out NCHW in channels_last strides."""
 
     def __init__(self, x: Any, y: Any) -> None:
-        self.x, self.y = torch.from_numpy(np.asarray(x)), torch.from_numpy(np.asarray(y))
+        self.x, self.y = from_array(x), from_array(y)
         if not (self.y.is_floating_point() or self.y.is_complex()):
             # the only integers that torch's losses take
             self.y = self.y.long()

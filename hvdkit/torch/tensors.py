@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hvdkit.errors import ModelError
 
@@ -27,6 +27,12 @@ def kind(tensor: torch.Tensor) -> str:
     if torch.nn.parameter.is_lazy(tensor):
         raise ModelError("the model has lazy parameters, which have no shape yet; call it on a batch first")
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def from_array(array: ArrayLike) -> torch.Tensor:
+    """Return an array as a tensor that shares its memory, or has a copy where torch cannot take its strides."""
+    array = np.asarray(array)
+    return torch.from_numpy(array.copy() if any(stride < 0 for stride in array.strides) else array)
 
 
 def to_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:

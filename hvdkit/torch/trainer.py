@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from hvdkit.errors import DataError, ModelError, RecipeError
@@ -16,7 +15,7 @@ from hvdkit.torch.precision import Precision
 from hvdkit.torch.rates import set_rate
 from hvdkit.torch.sharding import ArrayDataset
 from hvdkit.torch.synchronising import average_buffers
-from hvdkit.torch.tensors import numpy_arrays
+from hvdkit.torch.tensors import from_array, numpy_arrays
 from hvdkit.training import LoopTrainer, Setup
 
 
@@ -102,7 +101,7 @@ class TorchTrainer(LoopTrainer):
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
         self.model.eval()
-        x = torch.from_numpy(np.asarray(inputs))
+        x = from_array(inputs)
         with torch.no_grad(), self._precision.autocast():
             outputs = self.model((x.permute(0, 3, 1, 2) if x.dim() == 4 else x).to(self._device))
         return (outputs if self.recipe.precision == "fp32" else outputs.float()).cpu().numpy()

@@ -51,7 +51,7 @@ def trace(job: Job, steps: int, dtype: str, start: str, turned: bool) -> None:
         for _, batch in zip(range(layout.steps), trainer.batches, strict=False):
             x, y = (np.asarray(part) for part in batch[:2])
             log.facts["samples"].append(sample_digests(side.neutral(x), y))
-            taken = [np.ascontiguousarray(part[::-1]) for part in (x, y)] if turned else batch[:2]
+            taken = [part[::-1].copy() for part in (x, y)] if turned else batch[:2]
             log.facts["losses"].append(trainer.step(taken)["loss"])
             note()
     log.facts["evaluation"] = trainer.evaluate() if recipe.data().validation is not None else {}

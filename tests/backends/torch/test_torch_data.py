@@ -204,3 +204,18 @@ def test_a_label_out_of_range_is_the_same_error_on_every_rank_before_any_update(
             == (f"DataError: label {label} is out of range; the model has 4 outputs, which allow labels 0 to 3")
         )
         assert untouched
+
+
+@pytest.mark.parametrize("ranks", PAIR, indirect=True)
+def test_reversed_and_strided_arrays_are_taken_as_they_read(ranks):
+    def body():
+        import numpy as np
+
+        x, y = np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12)
+        epochs, _ = taken((x[::-1], y[::-1]), 2, epochs=1, shuffle=False)
+        strided, _ = taken((x[::2], y[::2]), 2, epochs=1, shuffle=False)
+        return epochs[0], strided[0]
+
+    first, second = ranks.run(body)
+    assert first == ([[11, 9], [7, 5], [3, 1]], [[0, 4], [8]])
+    assert second == ([[10, 8], [6, 4], [2, 0]], [[2, 6], [10]])
