@@ -314,6 +314,8 @@ class Recipe:
     def _check_stop_at(self) -> None:
         if not isinstance(self.stop_at, (Mapping, type(None))):
             _fail(self, "stop_at", 'a dict, such as {"accuracy": 0.9}, or None')
+        if self.stop_at and self.average is None:
+            _fail(self, "stop_at", "None where average is None: ranks would stop after different epochs")
         for metric, value in (self.stop_at or {}).items():
             if not isinstance(metric, str) or not _is_number(value):
                 _fail(self, "stop_at", "a dict from metrics' names to numbers")

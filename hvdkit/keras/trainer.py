@@ -81,14 +81,13 @@ class KerasTrainer(Trainer):
         if library() == "jax" and last > self.recipe.epochs:
             self._drive_rate(last)
         validation = self._setup.validation
-        average = MetricAverageCallback()
         unwatched_fit(self.model)(  # a recipe is checked already
             self.batches,
             epochs=last,
             initial_epoch=self.epoch,
             steps_per_epoch=self._endless_steps(),
             validation_data=None if validation is None else evaluation_batches(validation, self._setup.batch_size),
-            callbacks=[average, _Watcher(self, average)],
+            callbacks=[*([] if self.recipe.average is None else [MetricAverageCallback()]), _Watcher(self)],
             shuffle=False,
             verbose=0,
         )
@@ -135,10 +134,11 @@ class KerasTrainer(Trainer):
 
     def _evaluate(self, data: Any) -> dict[str, float]:
         average_statistics(self.model)
-        average = MetricAverageCallback()
         batches = evaluation_batches(data, self._setup.batch_size)
-        self.model.evaluate(batches, callbacks=[average], verbose=0, return_dict=True)
-        return average.validation
+        average = MetricAverageCallback()
+        callbacks = [] if self.recipe.average is None else [average]
+        own = self.model.evaluate(batches, callbacks=callbacks, verbose=0, return_dict=True)
+        return average.validation or {name: float(value) for name, value in own.items()}
 
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
@@ -155,9 +155,9 @@ _Callback: Any = keras().callbacks.Callback
 class _Watcher(_Callback):
     """Forwards what ``fit`` does to the trainer and its observers."""
 
-    def __init__(self, trainer: KerasTrainer, average: MetricAverageCallback) -> None:
+    def __init__(self, trainer: KerasTrainer) -> None:
         super().__init__()
-        self._trainer, self._average = trainer, average
+        self._trainer = trainer
         self._began = 0.0
         self._trained = 0.0
 
