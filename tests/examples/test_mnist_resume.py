@@ -23,6 +23,7 @@ import os, runpy, sys
 names = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
 rank = next(os.environ[name] for name in names if name in os.environ)
 sys.argv[1:] = ["--checkpoint", sys.argv[1] + "/rank-" + rank, *sys.argv[2:]]
+sys.path.insert(0, {str(ROOT / "examples")!r})
 runpy.run_path({str(ROOT / MNIST)!r}, run_name="__main__")
 """
 CURVE = ("loss", "accuracy", "val_loss", "val_accuracy", "learning_rate")
