@@ -214,5 +214,5 @@ def test_a_tape_or_an_optimizer_but_not_both_and_each_once(ranks):
             "accumulating tape": "a tape cannot accumulate; distribute the optimizer with accumulate instead",
             "both": "these gradients come from a distributed tape, and the optimizer is distributed too; take one of "
             "them",
-            "compression": "Distribute.compression is 'fp8'; it must be one of none, fp16",
+            "compression": "Distribute.compression is 'fp8'; it must be one of none, fp16, bf16",
         }
