@@ -89,10 +89,13 @@ def stock(optimizer: Any, lr: float) -> Any:
 
 
 def fresh() -> None:
-    """Forget the models of other tests, whose names count up."""
+    """Forget the models of other tests, whose names count up, and their dtype policy."""
     import keras
 
     keras.backend.clear_session()
+    if not hasattr(keras, "ops"):
+        # Keras 2 keeps a policy, which then no longer follows floatx
+        keras.mixed_precision.set_global_policy(None)
 
 
 def start(model: Any, arrays: Any) -> Any:

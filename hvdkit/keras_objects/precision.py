@@ -26,7 +26,9 @@ def computing_in(precision: str) -> Iterator[None]:
     try:
         yield
     finally:
-        mixed.set_global_policy(before)
+        # a policy that nobody has set follows floatx in Keras 2, and must go on to do so
+        unset = not is_keras3() and before.name == keras().backend.floatx()
+        mixed.set_global_policy(None if unset else before)
 
 
 def scaling_loss(optimizer: Any, recipe: Recipe) -> Any:
