@@ -15,8 +15,8 @@ def installed(package):
     return importlib.util.find_spec(package) is not None
 
 
-torch_here = pytest.mark.skipif(not available(on("torch", ("serial",), (1,))), reason="torch is not installed")
-pytestmark = [pytest.mark.timeout(300), pytest.mark.torch, torch_here]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.torch]
+needs_engine = pytest.mark.skipif(not available(on("torch", ("torch",))), reason="needs engine torch")
 SCRIPT = str(ROOT / "examples/imagenet.py")
 SMALL = ("--image-size", "32", "--workers", "1", "--lr", "0.02", "--warmup-epochs", "1", "--seed", "3")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -61,6 +61,7 @@ def epochs(finished):
     return records
 
 
+@needs_engine
 @pytest.mark.parametrize("method", ["single", "dp", "ddp", "horovod"])
 def test_every_method_trains_and_counts_each_validation_image_once(images, method):
     batch = "8" if method in ("single", "dp") else "4"
@@ -73,6 +74,7 @@ def test_every_method_trains_and_counts_each_validation_image_once(images, metho
     assert record["top5"] == record["val_top5"] == 1.0
 
 
+@needs_engine
 def test_a_checkpoint_of_hvdkit_goes_on_under_another_method(images, tmp_path):
     common = [str(images), "-b", "4", *SMALL]
     first = [*started("horovod"), *common, "--epochs", "1", "--checkpoint", str(tmp_path), "--precision", "bf16"]
@@ -85,6 +87,7 @@ def test_a_checkpoint_of_hvdkit_goes_on_under_another_method(images, tmp_path):
     assert second["epoch"] == 2
 
 
+@needs_engine
 @pytest.mark.slow
 def test_training_stops_at_the_wanted_accuracy_and_fp16_counts_skipped_steps(images):
     command = [*started("horovod"), str(images), "-b", "4", *SMALL, "--epochs", "30", "--desired-acc", "0.3"]
@@ -116,6 +119,7 @@ REFUSED = {
 }
 
 
+@needs_engine
 @pytest.mark.parametrize("flags", REFUSED, ids=" ".join)
 def test_flags_that_cannot_be_are_refused_with_what_replaces_them(images, flags):
     finished = run("python", SCRIPT, str(images), "-b", "8", *SMALL, *flags)
@@ -125,12 +129,14 @@ def test_flags_that_cannot_be_are_refused_with_what_replaces_them(images, flags)
     assert REFUSED[flags] in line
 
 
+@needs_engine
 def test_a_net_without_batchnorm_at_a_high_rate_is_warned_about(images):
     command = [*started("single"), str(images), "-a", "alexnet", "--method", "single", "--image-size", "64"]
     finished = succeed(*command, "--lr", "0.1", "--evaluate", "-b", "8", env=ONE_THREAD)
     assert "warning: alexnet has no BatchNorm, with which --lr 0.1 may not learn; try --lr 0.01" in finished.stderr
 
 
+@needs_engine
 def test_a_flat_validation_folder_is_refused_and_sort_val_mends_it(images, tmp_path):
     data, labels = tmp_path / "data", tmp_path / "labels.txt"
     (data / "val").mkdir(parents=True)
@@ -148,6 +154,7 @@ def test_a_flat_validation_folder_is_refused_and_sort_val_mends_it(images, tmp_p
     assert "val_top1" in succeed(*command, env=ONE_THREAD).stdout
 
 
+@needs_engine
 @pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
 @pytest.mark.skipif(installed("tensorflow"), reason="tensorboard loads TensorFlow where it is installed")
 def test_tensorboard_gets_the_scalars_of_each_epoch(images, tmp_path):
@@ -160,6 +167,7 @@ def test_tensorboard_gets_the_scalars_of_each_epoch(images, tmp_path):
     assert {"loss", "top1", "val_top5", "images_per_second", "lr"} <= set(events.Tags()["scalars"])
 
 
+@needs_engine
 @pytest.mark.skipif(installed("tensorboard"), reason="tensorboard is installed")
 def test_without_tensorboard_its_package_is_named(images, tmp_path):
     command = [*started("single"), str(images), "--method", "single", "-b", "8", *SMALL, "--tensorboard", str(tmp_path)]

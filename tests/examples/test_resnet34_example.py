@@ -14,7 +14,7 @@ RESNET34 = "examples/resnet34.py"
 # what runs every time; the other pairs of data and launcher are slow
 SHORT = {
     "torch": {("synthetic", "hvdkit run"), ("folder", "horovodrun")},
-    "tf": {("folder", "hvdkit run"), ("synthetic", "horovodrun")},
+    "tf": {("folder", "hvdkit run")},
     "keras": {("cifar10", "hvdkit run")},
 }
 PLAIN = available(one_process())[:1]
