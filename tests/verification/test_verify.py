@@ -28,7 +28,7 @@ def test_the_example_is_verified(combination):
     assert report["passed"]
     assert report["fault"] is None
     assert report["updates"] == 6
-    steps = {"init", "pin", "broadcast", "shard", "scale_lr", "distribute", "average", "checkpoint"}
+    steps = {"recipe", "init", "pin", "broadcast", "shard", "scale_lr", "distribute", "average", "checkpoint"}
     assert {check["step"] for check in report["checks"] if check["passed"]} == steps
     assert "weights; about" in finished.stderr
 
