@@ -93,7 +93,8 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(combination):
 @pytest.mark.parametrize("combination", ENGINES)
 def test_c01_a_rank_that_leaves_while_others_wait_ends_them_and_is_named(combination):
     said = fails(LEAVING, combination)
-    assert "rank 1 failed: it has left the job while rank 0 waits in barrier; rank 0 ends too" in said
+    # which of the others notices first is chance
+    assert re.search(r"rank 1 failed: it has left the job while rank [02] waits in barrier; rank 0 ends too", said)
 
 
 @pytest.mark.parametrize("combination", [*ENGINES[:1], *on("core", engines=("horovod",))])
