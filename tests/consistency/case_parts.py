@@ -9,8 +9,7 @@ import importlib
 from typing import Any
 
 import numpy as np
-
-from hvdkit.errors import HvdkitError
+from complaints import complaint as complaint
 
 FEATURES, CLASSES = 6, 3
 
@@ -139,15 +138,6 @@ def set_rate(framework: str, optimizer: Any, value: float) -> None:
             group["lr"] = value
     else:
         optimizer.learning_rate = value
-
-
-def complaint(call: Any, *args: Any, **kwargs: Any) -> str:
-    """Return hvdkit's error as 'class: message', empty if there is none."""
-    try:
-        call(*args, **kwargs)
-    except HvdkitError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def weights(framework: str, model: Any) -> list[np.ndarray]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from complaints import complaint as complaint
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -112,14 +113,3 @@ def compare(build: Any, source: Any, dtype: torch.dtype, count: int, batch: int,
     distributed(model, optimizer, data, batch, epochs, **settings)
     alone(reference, plain, data, batch * size * settings.get("accumulate", 1), epochs, **settings)
     return distance(model, reference, start), digest(model, optimizer), model, reference
-
-
-def complaint(call: Any, *args: Any, **kwargs: Any) -> str:
-    """Return hvdkit's error as 'class: message', empty if there is none."""
-    from hvdkit.errors import HvdkitError
-
-    try:
-        call(*args, **kwargs)
-    except HvdkitError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
