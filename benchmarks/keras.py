@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: hvdkit's ``fit`` beside a hand-written loop on the same engine, and beside one process alone.
+"""Keras on TensorFlow: hvdkit's ``fit`` beside loops by hand, stock Horovod, TensorFlow's strategies and one process.
 
 Started by any launcher; all methods take turns in the same processes, so that their ratios are of one run:
 
@@ -10,130 +10,101 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 import keras
-import numpy as np
 import tensorflow as tf
 
 import hvdkit.keras as hk
-from hvdkit.keras_objects.models import build_model
+from benchmarks import keras_methods as methods
+from benchmarks import keras_strategies as strategies
+from benchmarks.keras_methods import Run
+from hvdkit.environment import launched_as
+from hvdkit.horovod_info import built_for, mpi_built
 
-Run = Callable[[], None]
-
-
-def loss_of() -> Any:
-    """Return the loss of all methods."""
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def batches(batch: int, steps: int) -> tf.data.Dataset:
-    """Return the same synthetic batch again and again."""
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(batch, 28, 28, 1)).astype("float32")
-    return tf.data.Dataset.from_tensors((x, generator.integers(0, 10, batch))).cache().repeat(steps)
+KERAS_2 = keras.__version__.startswith("2.")
+# these run in rank 0 alone: one process without distribution, and one process with a device for each rank
+ONE_PROCESS, MIRRORED = "one process", "MirroredStrategy"
 
 
-def fit(distributed: bool, batch: int, steps: int) -> Run:
-    """Return an epoch of ``fit``, with hvdkit or without."""
-    model, optimizer = build_model("mnist_cnn", 0), keras.optimizers.SGD(0.01, momentum=0.9)
-    if distributed:
-        hk.distribute(optimizer, model)
-    model.compile(optimizer, loss_of(), jit_compile=False)
-    data = batches(batch, steps)
-    return lambda: model.fit(data, epochs=1, shuffle=False, verbose=0) and None
+def horovod_runs(world: Any) -> bool:
+    """Say whether stock Horovod lives in these processes, as the engine or beside it."""
+    if world.engine.name == "horovod":
+        return True
+    if not (built_for("tf") and mpi_built() and launched_as().launcher == "mpirun"):
+        return False
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    return True
 
 
-def tape_loop(engine: str, batch: int, steps: int) -> Run:
-    """Return the loop that one would write by hand: a tape, one flat reduction, ``apply_gradients``."""
-    model, optimizer = build_model("mnist_cnn", 0), keras.optimizers.SGD(0.01, momentum=0.9)
-    average, loss, data = averager(engine), loss_of(), batches(batch, steps)
-    variables = model.trainable_variables
-
-    @tf.function
-    def step(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            value = loss(y, model(x, training=True))
-        gradients = tape.gradient(value, variables)
-        flat = average(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0))
-        pieces = tf.split(flat, [variable.shape.num_elements() for variable in gradients])
-        reduced = [tf.reshape(piece, like.shape) for piece, like in zip(pieces, gradients, strict=True)]
-        optimizer.apply_gradients(zip(reduced, variables, strict=True))
-        return value
-
-    def epoch() -> None:
-        for x, y in data:
-            step(x, y)
-
-    return epoch
+def build(world: Any, batch: int, steps: int) -> dict[str, Run]:
+    """Return an epoch of each method that this environment has."""
+    runs: dict[str, Run] = {}
+    if KERAS_2 and world.size > 1:
+        strategy = strategies.multi_worker(world)
+        runs["MultiWorkerMirroredStrategy"] = strategies.epoch_of(strategy, batch, steps)
+        if world.is_root:
+            runs[MIRRORED] = strategies.mirrored(world.size, batch, steps)
+        else:
+            runs[MIRRORED] = lambda: None
+    runs[ONE_PROCESS] = methods.fit(methods.compiled_model(), batch, steps)
+    runs["tape loop"] = methods.tape_loop(methods.flat_average(world.engine.name), batch, steps)
+    if horovod_runs(world):
+        runs["tape loop, stock Horovod"] = methods.tape_loop(methods.horovod_grouped, batch, steps)
+        if KERAS_2:
+            runs["stock Horovod's fit"] = methods.fit(methods.horovod_model(), batch, steps)
+    runs["hvdkit's fit"] = methods.fit(methods.hvdkit_model(), batch, steps)
+    return runs
 
 
-def averager(engine: str) -> Callable[[Any], Any]:
-    """Return what averages a flat tensor over all ranks without hvdkit."""
-    if engine == "horovod":
-        import horovod.tensorflow as hvd
-
-        return lambda flat: hvd.allreduce(flat, op=hvd.Average)
-    from mpi4py import MPI
-
-    communicator = MPI.COMM_WORLD.Dup()
-
-    def on_host(flat: Any) -> Any:
-        total = np.empty_like(flat)
-        communicator.Allreduce(np.ascontiguousarray(flat), total, MPI.SUM)
-        return total / np.float32(communicator.size)
-
-    def average(flat: Any) -> Any:
-        result = tf.numpy_function(on_host, [flat], tf.float32)
-        result.set_shape(flat.shape)
-        return result
-
-    return average
-
-
-def measure(world: Any, runs: dict[str, tuple[Run, bool]], batch: int, steps: int, rounds: int) -> dict[str, float]:
-    """Return the median samples per second over all ranks of each method; the first round is left out."""
+def measure(world: Any, runs: dict[str, Run], batch: int, steps: int, rounds: int) -> dict[str, list[float]]:
+    """Return the samples per second over all ranks of each method and round; a first round is left out."""
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
-        for name, (run, alone) in runs.items():
+        for name, run in runs.items():
             world.barrier()
             began = time.perf_counter()
-            if world.is_root or not alone:
+            if world.is_root or name not in (ONE_PROCESS, MIRRORED):
                 run()
             spent = float(world.allreduce(time.perf_counter() - began, "max"))
             if number:
-                rates[name].append(batch * steps * (1 if alone else world.size) / spent)
-    return {name: statistics.median(values) for name, values in rates.items()}
+                rates[name].append(batch * steps * (1 if name == ONE_PROCESS else world.size) / spent)
+    return rates
+
+
+def show(world: Any, rates: dict[str, list[float]]) -> None:
+    """Print the medians, and hvdkit's part of each."""
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    click.echo(
+        f"{world.size} processes, engine {world.engine.name}, TensorFlow {tf.__version__}, Keras {keras.__version__}"
+    )
+    for name, rate in medians.items():
+        spread = (max(rates[name]) - min(rates[name])) / rate
+        ratio = medians["hvdkit's fit"] / rate
+        click.echo(f"{name:28}{rate:8.0f} samples/s  hvdkit's fit is {ratio:.2f} of it  spread {spread:.0%}")
 
 
 @click.command()
 @click.option("--batch", default=64, show_default=True, help="Images per process and step.")
 @click.option("--steps", default=40, show_default=True, help="Steps in a round.")
-@click.option("--rounds", default=7, show_default=True)
+@click.option("--rounds", default=9, show_default=True)
 @click.option("--engine", default="auto", show_default=True)
-@click.option("--json", "path", help="Write the figures to this file.")
+@click.option("--json", "path", help="Write all rounds to this file.")
 def main(batch: int, steps: int, rounds: int, engine: str, path: str | None) -> None:
     """Show samples per second of each method, and the ratios."""
     world = hk.init(engine)
     hk.pin(1)
-    runs = {
-        "one process": (fit(False, batch, steps), True),
-        "tape loop": (tape_loop(world.engine.name, batch, steps), False),
-        "hvdkit fit": (fit(True, batch, steps), False),
-    }
-    rates = measure(world, runs, batch, steps, rounds)
+    rates = measure(world, build(world, batch, steps), batch, steps, rounds)
     if not world.is_root:
         return
-    for name, rate in rates.items():
-        click.echo(f"{name:12}{rate:10.0f} samples/s, {rates['hvdkit fit'] / rate:.2f} of it by hvdkit's fit")
-    click.echo(
-        f"{world.size} processes, engine {world.engine.name}, TensorFlow {tf.__version__}, Keras {keras.__version__}"
-    )
+    show(world, rates)
     if path:
-        with open(path, "w") as file:
-            json.dump({"samples_per_second": rates, "size": world.size, "engine": world.engine.name}, file, indent=1)
+        about = {"size": world.size, "engine": world.engine.name, "batch": batch, "steps": steps}
+        Path(path).write_text(json.dumps({"about": about, "samples_per_second": rates}, indent=1))
 
 
 if __name__ == "__main__":

@@ -126,6 +126,11 @@ def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) 
     return "\n".join(lines)
 
 
+def _write(path: Path, job: Job, report: list[dict[str, Any]]) -> None:
+    about = {"torch": torch.__version__, "device": job.device_name(), "python": platform.python_version()}
+    path.write_text(json.dumps({"about": about, "series": report}, indent=1))
+
+
 @click.command()
 @click.option(
     "--arch", "archs", multiple=True, default=["mnist_cnn"], help="mnist_cnn, cifar_resnet18 or torchvision's."
@@ -139,7 +144,7 @@ def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) 
 @click.option("--steps", default=20, show_default=True, help="Updates in a round.")
 @click.option("--rounds", default=6, show_default=True)
 @click.option("--warmup", default=10, show_default=True, help="Updates left out.")
-@click.option("--json", "path", help="Write all rounds to this file.")
+@click.option("--json", "path", help="Write all rounds to this file, after each comparison.")
 def main(archs: list[str], batches: list[int], methods: list[str], path: str | None, **options: Any) -> None:
     """Compare methods; every pair of --arch and --batch is one comparison."""
     torch.backends.cudnn.benchmark = True
@@ -159,12 +164,11 @@ def main(archs: list[str], batches: list[int], methods: list[str], path: str | N
             report.append({"arch": arch, "batch": batch, "size": job.size, **options, "results": results})
             if job.rank == 0:
                 click.echo(_table(job, arch, batch, results))
+                if path:
+                    _write(Path(path), job, report)
             gc.collect()
             if job.device != "cpu":
                 torch.cuda.empty_cache()
-    if path and job.rank == 0:
-        about = {"torch": torch.__version__, "device": job.device_name(), "python": platform.python_version()}
-        Path(path).write_text(json.dumps({"about": about, "series": report}, indent=1))
     job.leave()
 
 
