@@ -98,6 +98,37 @@ def test_training_stops_at_the_wanted_accuracy_and_fp16_counts_skipped_steps(ima
     assert re.search(r"\d+ steps skipped", finished.stdout)
 
 
+LOADERS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from imagenet_methods import Single
+method = Single()
+method.load(list(range(8)), list(range(8)), batch_size=2, workers=3, seed=0)
+print(method.training.num_workers, method.validation.num_workers)
+"""
+SAVED = """
+import sys, torch
+first, second = (torch.load(f"{folder}/checkpoint.pt") for folder in sys.argv[1:])
+for name in ("momentum", "weight_decay"):
+    print(*(content["optimizer"]["param_groups"][0][name] for content in (first, second)))
+weights = [content["model"]["layer1.0.conv1.weight"] for content in (first, second)]
+print(*(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights))
+print(torch.equal(*weights))
+"""
+
+
+@needs_engine
+def test_every_number_of_the_command_line_counts(images, tmp_path):
+    common = [*started("single"), str(images), "--method", "single", "-b", "24", "--epochs", "1", *SMALL]
+    common += ["--lr", "0"]  # the weights stay as the seed has drawn them
+    changed = ["--momentum", "0.5", "--weight-decay", "0.01", "--channels-last", "--seed", "4"]
+    for folder, flags in (("first", []), ("second", changed)):
+        succeed(*common, *flags, "--checkpoint", str(tmp_path / folder), env=ONE_THREAD)
+    saved = succeed("python", "-c", SAVED, str(tmp_path / "first"), str(tmp_path / "second"))
+    assert saved.stdout.splitlines() == ["0.9 0.5", "0.0001 0.01", "False True", "False"]
+    assert succeed("python", "-c", LOADERS, str(ROOT / "examples")).stdout.strip() == "3 3"
+
+
 @pytest.mark.horovod
 @pytest.mark.skipif(not HOROVOD, reason="there is no Horovod for torch")
 def test_horovodrun_starts_it(images):

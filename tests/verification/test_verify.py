@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,8 @@ def test_local_batchnorm_is_an_exemption_with_a_reason(combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:normalised", combination, "--steps", "6")
     assert finished.code == 0, finished.stdout + finished.stderr
     assert any(exemption.startswith("BatchNorm") for exemption in report["exemptions"])
-    left_out = [check for check in report["checks"] if check["passed"] is None]
+    left_out = [check for check in claims(report, "distribute") if check["passed"] is None]
+    assert len(left_out) == 2
     assert all("each rank's own" in check["found"] for check in left_out)
 
 
@@ -82,6 +84,10 @@ def test_synchronised_batchnorm_is_held_to_one_process_on_the_global_batch(combi
 @pytest.mark.parametrize("combination", EVERY[:2])
 def test_accumulated_and_clipped_gradients_with_adam_equal_the_twin_bit_for_bit(combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:accumulated", combination, "--steps", "6")
+    if combination.framework == "tf" and version("keras").startswith("2."):
+        assert "Keras 2 optimizers cannot accumulate gradients; use accumulate=1, or Keras 3" in finished.stderr
+        assert finished.code == 2
+        return
     assert finished.code == 0, finished.stdout + finished.stderr
     assert [check["found"] for check in claims(report, "distribute")][1:3] == [EXACT, EXACT]
     assert len(claims(report, "checkpoint")) == 1
