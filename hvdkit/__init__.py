@@ -14,14 +14,14 @@ from hvdkit.version import __version__
 _HOME = {
     "Recipe": "hvdkit.recipe",
     "Data": "hvdkit.recipe",
-    "Init": "hvdkit.recipe",
-    "Pin": "hvdkit.recipe",
-    "Shard": "hvdkit.recipe",
-    "ScaleLR": "hvdkit.recipe",
-    "Distribute": "hvdkit.recipe",
-    "Broadcast": "hvdkit.recipe",
-    "Checkpoint": "hvdkit.recipe",
-    "Average": "hvdkit.recipe",
+    "Init": "hvdkit.steps",
+    "Pin": "hvdkit.steps",
+    "Shard": "hvdkit.steps",
+    "ScaleLR": "hvdkit.steps",
+    "Distribute": "hvdkit.steps",
+    "Broadcast": "hvdkit.steps",
+    "Checkpoint": "hvdkit.steps",
+    "Average": "hvdkit.steps",
     "SGD": "hvdkit.optimizers",
     "Adam": "hvdkit.optimizers",
     "AdamW": "hvdkit.optimizers",
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     from hvdkit.optimizers import Adagrad as Adagrad
     from hvdkit.optimizers import Adam as Adam
     from hvdkit.optimizers import AdamW as AdamW
-    from hvdkit.recipe import Average as Average
-    from hvdkit.recipe import Broadcast as Broadcast
-    from hvdkit.recipe import Checkpoint as Checkpoint
     from hvdkit.recipe import Data as Data
-    from hvdkit.recipe import Distribute as Distribute
-    from hvdkit.recipe import Init as Init
-    from hvdkit.recipe import Pin as Pin
     from hvdkit.recipe import Recipe as Recipe
-    from hvdkit.recipe import ScaleLR as ScaleLR
-    from hvdkit.recipe import Shard as Shard
+    from hvdkit.steps import Average as Average
+    from hvdkit.steps import Broadcast as Broadcast
+    from hvdkit.steps import Checkpoint as Checkpoint
+    from hvdkit.steps import Distribute as Distribute
+    from hvdkit.steps import Init as Init
+    from hvdkit.steps import Pin as Pin
+    from hvdkit.steps import ScaleLR as ScaleLR
+    from hvdkit.steps import Shard as Shard
     from hvdkit.verification.session import verify as verify
     from hvdkit.world import init as init

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hvdkit import checkpoint
-from hvdkit.recipe import Checkpoint
+from hvdkit.steps import Checkpoint
 
 if TYPE_CHECKING:
     from hvdkit.training import Trainer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.recipe import Distribute, Recipe
+from hvdkit.recipe import Recipe
+from hvdkit.steps import Distribute
 
 _TORCH_ONLY = ("gradient_predivide", "reduction", "sync_batchnorm")
 _REASONS = {
