@@ -52,12 +52,14 @@ def flatten(gradients: list[Any], count: Any) -> Any:
     return ops.concatenate([*parts, number])
 
 
-def unflatten(flat: Any, like: list[Any]) -> list[Any]:
-    """Cut a flat tensor into tensors of the given shapes and types."""
+def unflatten(flat: Any, like: list[Any], divisor: Any = None) -> list[Any]:
+    """Cut the beginning of a flat tensor into tensors of the given shapes and types, divided by ``divisor``."""
     result, start = [], 0
     for gradient in like:
         length = math.prod(gradient.shape)
         piece = ops.reshape(flat[start : start + length], gradient.shape)
+        if divisor is not None:
+            piece = piece / divisor
         result.append(ops.cast(piece, str(gradient.dtype).removeprefix("torch.")))
         start += length
     return result

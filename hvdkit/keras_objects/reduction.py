@@ -69,24 +69,24 @@ class Reduction:
         count, self.count = (1.0 if self.count is None else self.count), None
         dense = [i for i, gradient in enumerate(gradients) if not math.is_sparse(gradient)]
         parts = [gradients[i] for i in dense]
-        flat, total = self._sum_with_count(parts, count)
+        means, total = self._means_and_count(parts, count)
         result = list(gradients)
-        for i, part in zip(dense, math.unflatten(flat, parts), strict=True):
-            result[i] = part
+        for i, mean in zip(dense, means, strict=True):
+            result[i] = mean
         for i in range(len(gradients)):
             if math.is_sparse(gradients[i]):
                 result[i] = math.gather_sparse(self._channel, gradients[i], count, total)
         return result
 
-    def _sum_with_count(self, parts: list[Any], count: Any) -> tuple[Any, Any]:
-        """Return the weighted mean of the flat gradients, and the samples of all ranks."""
+    def _means_and_count(self, parts: list[Any], count: Any) -> tuple[list[Any], Any]:
+        """Return the weighted means of the gradients, and the samples of all ranks."""
         math = self._math
         if self._compression == "fp16":
             total = self._channel.allreduce(math.flatten([], count))[-1]
             half = math.half(math.flatten(parts, None) * (math.scalar(count) / total), self._channel.size)
-            return math.single(self._channel.allreduce(half)), total
+            return math.unflatten(math.single(self._channel.allreduce(half)), parts), total
         flat = self._channel.allreduce(math.flatten(parts, count))
-        return flat[:-1] / flat[-1], flat[-1]
+        return math.unflatten(flat, parts, divisor=flat[-1]), flat[-1]
 
 
 def _present(change: Callable[[list[Any]], list[Any]], gradients: list[Any]) -> list[Any]:

@@ -56,10 +56,10 @@ def flatten(gradients: list[Any], count: Any) -> Any:
     if count is None:
         return tf.concat(parts, 0)
     number = scalar(count, dtype)
-    flat = tf.concat(parts, 0) if parts else tf.zeros([0], dtype)
     if not (isinstance(count, (int, float)) and count == 1):
-        flat = flat * number
-    return tf.concat([flat, number[None]], 0)
+        # one by one, which TensorFlow does in place
+        parts = [part * number for part in parts]
+    return tf.concat([*parts, number[None]], 0)
 
 
 def _refuse_xla() -> None:
@@ -69,12 +69,12 @@ def _refuse_xla() -> None:
         )
 
 
-def unflatten(flat: Any, like: list[Any]) -> list[Any]:
-    """Cut a flat tensor into tensors of the given shapes and types."""
-    if not like:
-        return []
+def unflatten(flat: Any, like: list[Any], divisor: Any = None) -> list[Any]:
+    """Cut the beginning of a flat tensor into tensors of the given shapes and types, divided by ``divisor``."""
     sizes = [gradient.shape.num_elements() for gradient in like]
-    pieces = tf.split(flat, sizes)
+    pieces = tf.split(flat, [*sizes, -1])[:-1]
+    if divisor is not None:
+        pieces = [piece / divisor for piece in pieces]
     return [
         tf.cast(tf.reshape(piece, gradient.shape), gradient.dtype) for piece, gradient in zip(pieces, like, strict=True)
     ]
