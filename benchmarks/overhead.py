@@ -8,9 +8,7 @@ The same loop with and without hvdkit takes turns in one process; the difference
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +18,7 @@ import torch
 
 import hvdkit
 import hvdkit.torch as hk
+from benchmarks.timing import interleaved
 
 
 class Nothing(torch.nn.Module):
@@ -46,24 +45,6 @@ def steps(model: Any, optimizer: Any, loss: Callable[..., Any], batches: Iterabl
         loss(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def microseconds(run: Callable[[], None], count: int) -> float:
-    """Return the time of one of ``count`` steps."""
-    began = time.perf_counter()
-    run()
-    return (time.perf_counter() - began) / count * 1e6
-
-
-def interleaved(runs: dict[str, Callable[[], None]], count: int, rounds: int) -> dict[str, float]:
-    """Return each run's median time of a step; the first round is left out."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            spent = microseconds(run, count)
-            if number:
-                times[name].append(spent)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def no_op_runs(count: int) -> dict[str, Callable[[], None]]:

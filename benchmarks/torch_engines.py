@@ -22,8 +22,6 @@ import torch
 from benchmarks import torch_methods
 from benchmarks.torch_methods import Job
 
-ARCHS = ("mnist_cnn", "cifar_resnet18")
-
 
 def model_and_batch(arch: str, batch: int, device: str, layout: str) -> tuple[torch.nn.Module, Any, Any]:
     """Build a model and one synthetic batch on a device."""
@@ -32,10 +30,11 @@ def model_and_batch(arch: str, batch: int, device: str, layout: str) -> tuple[to
         from hvdkit.torch.models import named_model
 
         model, shape, classes = named_model("mnist_cnn", 0), (1, 28, 28), 10
-    elif arch == "cifar_resnet18":
+    elif arch.startswith("cifar_resnet"):
         import torchvision
 
-        model, shape, classes = torchvision.models.resnet18(num_classes=10), (3, 32, 32), 10
+        model = torchvision.models.get_model(arch.removeprefix("cifar_"), num_classes=10)
+        shape, classes = (3, 32, 32), 10
         model.conv1, model.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
     else:
         import torchvision
@@ -133,7 +132,11 @@ def _write(path: Path, job: Job, report: list[dict[str, Any]]) -> None:
 
 @click.command()
 @click.option(
-    "--arch", "archs", multiple=True, default=["mnist_cnn"], help="mnist_cnn, cifar_resnet18 or torchvision's."
+    "--arch",
+    "archs",
+    multiple=True,
+    default=["mnist_cnn"],
+    help="mnist_cnn, cifar_resnet18 (or 34, …), or torchvision's.",
 )
 @click.option("--batch", "batches", multiple=True, type=int, default=[64], help="Samples per process.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
