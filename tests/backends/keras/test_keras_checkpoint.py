@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from keras_kinds import EVERYWHERE
-from ranks import on
+from keras_kinds import EVERYWHERE, ON_JAX, ON_TENSORFLOW, ON_TORCH
+from ranks import on, slowly
 
 import hvdkit
 
 pytestmark = pytest.mark.timeout(120)
-ALL = [*EVERYWHERE, *on("tf", engines=("mpi",))]
+ON_TF = on("tf", engines=("mpi",))
+ALL = [*EVERYWHERE, *ON_TF]
 
 
 def trained(framework, folder, stops, count=32):
@@ -69,7 +70,7 @@ def test_c06_e04_d09_a_resumed_run_is_the_uninterrupted_one(ranks, tmp_path):
     assert results[0][0][0]["states"] == results[1][0][0]["states"]
 
 
-@pytest.mark.parametrize("ranks", ALL, indirect=True)
+@pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX), *ON_TF], indirect=True)
 def test_two_processes_go_on_as_one_with_the_same_global_batch(ranks, pools, tmp_path):
     def body(framework, folder, stops, count=33):
         return trained(framework, folder, stops, count=count)

@@ -10,6 +10,17 @@ pytestmark = pytest.mark.timeout(120)
 BATCH, EPOCHS = 4, 3
 
 
+def validated_on(x, y):
+    """Return the arguments of fit: data of TensorFlow's own kind on TensorFlow, arrays elsewhere."""
+    import keras_runs as runs
+
+    if runs.library() != "tensorflow":
+        return {"validation_data": (x, y), "validation_batch_size": BATCH}
+    import tensorflow as tf
+
+    return {"validation_data": tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)}
+
+
 def trained_both_ways(count):
     """Fit on the ranks by a script, and on one process on global batches; runs on every rank."""
     import keras
@@ -31,15 +42,14 @@ def trained_both_ways(count):
     optimizer = hk.distribute(keras.optimizers.Adam(hk.scale_lr(0.01)), model)
     metrics = {"weighted_metrics": accuracy()} if weighted else {"metrics": accuracy()}
     model.compile(optimizer=optimizer, loss=runs.cross_entropy(), **metrics)
-    validation = tuple(part[world.rank :: 2] for part in held_out)
     callbacks = [
         hk.callbacks.BroadcastGlobalVariablesCallback(0),
         hk.callbacks.MetricAverageCallback(),
         hk.callbacks.LearningRateWarmupCallback(initial_lr=hk.scale_lr(0.01), warmup_epochs=0),
     ]
     batches = hk.shard(train, BATCH, seed=runs.SEED)
-    options = {"validation_data": validation, "validation_batch_size": BATCH, "callbacks": callbacks}
-    history = model.fit(batches, epochs=EPOCHS, shuffle=False, verbose=0, **options).history
+    validation = validated_on(*(part[world.rank :: 2] for part in held_out))
+    history = model.fit(batches, epochs=EPOCHS, callbacks=callbacks, shuffle=False, verbose=0, **validation).history
 
     start = runs.values(runs.start(runs.small_net(), world.broadcast_object(own)).weights)
     alone = runs.start(runs.small_net(), start)

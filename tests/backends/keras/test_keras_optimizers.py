@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from keras_kinds import EVERYWHERE
+from keras_kinds import ON_JAX, ON_TENSORFLOW, ON_TORCH
+from ranks import slowly
 
 pytestmark = pytest.mark.timeout(400)
 OPTIONS = [
@@ -70,7 +71,7 @@ def compared(make, by_pairs):
     return state, runs.distance(runs.values(model.weights), runs.values(alone.weights), before)
 
 
-@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
+@pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX)], indirect=True)
 def test_b01_every_optimizer_equals_one_process(ranks):
     def body():
         import keras

@@ -7,6 +7,7 @@ from keras_kinds import EVERYWHERE, ON_HOROVOD, ON_JAX, ON_TENSORFLOW, ON_TORCH
 from ranks import on, slowly
 
 pytestmark = pytest.mark.timeout(400)
+ALL = [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX)]
 
 
 def net():
@@ -123,7 +124,7 @@ def test_an_overflow_leaves_accumulation_in_step(ranks):
     assert first["far"] <= 1e-4
 
 
-@pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX)], indirect=True)
+@pytest.mark.parametrize("ranks", ALL, indirect=True)
 def test_mixed_bfloat16_equals_the_same_batches_in_one_process(ranks):
     def body():
         import keras
@@ -192,7 +193,7 @@ def test_what_would_hide_an_overflow_is_refused(ranks):
         ]
 
 
-@pytest.mark.parametrize("ranks", [*EVERYWHERE, *on("tf", engines=("mpi",))], indirect=True)
+@pytest.mark.parametrize("ranks", [*ALL, *on("tf", engines=("mpi",))], indirect=True)
 def test_precision_of_a_recipe(ranks):
     def body(framework):
         import keras_runs as runs
