@@ -1,7 +1,7 @@
 """Small Keras models, and the training of one process that runs on ranks are held against.
 
-``plain`` is written with TensorFlow and Keras alone, so that it shares nothing with what it checks but the order of
-the samples. Frameworks are imported in functions, since the tests' own process has none.
+``plain`` is written with Keras and what it runs on alone, so that it shares nothing with what it checks but the order
+of the samples. Frameworks are imported in functions, since the tests' own process has none.
 """
 
 from __future__ import annotations
@@ -57,19 +57,59 @@ def blocks(count: int, global_batch: int, epochs: int, uneven: str = "exact", si
 
 def plain(model: Any, optimizer: Any, data: Any, order: Any, clip: float | None = None, decay: float = 0.0) -> None:
     """Train one process on whole global batches."""
+    variables = model.trainable_variables
+    for indices in order:
+        found = gradients(model, data[0][indices], data[1][indices])
+        if clip is not None:
+            norm = float(np.sqrt(sum(np.sum(value**2) for value in values(found))))
+            found = [gradient * min(1.0, clip / norm) for gradient in found]
+        found = [gradient + decay * variable for gradient, variable in zip(found, variables, strict=True)]
+        optimizer.apply_gradients(zip(found, variables, strict=True))
+
+
+def gradients(model: Any, x: Any, y: Any, scale: Any = None) -> list[Any]:
+    """Return the gradients of a model's loss by the library that Keras runs on, with ``scale(loss)`` in its place."""
+
+    def loss() -> Any:
+        value = cross_entropy()(y, model(x, training=True))
+        for penalty in model.losses:
+            value = value + penalty
+        return scale(value) if scale else value
+
+    by_library = {"torch": _torch_gradients, "jax": _jax_gradients}
+    return by_library.get(library(), _tensorflow_gradients)(model.trainable_variables, loss)
+
+
+def library() -> str:
+    """Return what Keras runs on: ``tensorflow``, ``torch`` or ``jax``."""
+    import keras
+
+    return str(keras.backend.backend())
+
+
+def _tensorflow_gradients(variables: list[Any], loss: Any) -> list[Any]:
     import tensorflow as tf
 
-    loss, variables = cross_entropy(), model.trainable_variables
-    for indices in order:
-        with tf.GradientTape() as tape:
-            value = loss(data[1][indices], model(data[0][indices], training=True))
-            value = tf.add_n([value, *model.losses])
-        gradients = tape.gradient(value, variables)
-        if clip is not None:
-            norm = tf.sqrt(sum(tf.reduce_sum(gradient**2) for gradient in gradients))
-            gradients = [gradient * tf.minimum(tf.ones_like(norm), clip / norm) for gradient in gradients]
-        gradients = [gradient + decay * variable for gradient, variable in zip(gradients, variables, strict=True)]
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    with tf.GradientTape() as tape:
+        value = loss()
+    return list(tape.gradient(value, variables))
+
+
+def _torch_gradients(variables: list[Any], loss: Any) -> list[Any]:
+    import torch
+
+    return list(torch.autograd.grad(loss(), [variable.value for variable in variables]))
+
+
+def _jax_gradients(variables: list[Any], loss: Any) -> list[Any]:
+    import jax
+    import keras
+
+    def of(arrays: list[Any]) -> Any:
+        with keras.StatelessScope(state_mapping=zip(variables, arrays, strict=True)):
+            return loss()
+
+    return list(jax.grad(of)([variable.value for variable in variables]))
 
 
 def stock(optimizer: Any, lr: float) -> Any:
@@ -114,6 +154,12 @@ def values(variables: Any) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
 
 
+def settle(model: Any) -> None:
+    """Give the model what the step just taken has made of it: on JAX, ``fit`` keeps that to itself."""
+    if library() == "jax":
+        model.jax_state_sync()
+
+
 def distance(found: Any, expected: Any, before: Any) -> float:
     """Return how far two trained models are apart, in units of what training changed."""
 
@@ -125,12 +171,16 @@ def distance(found: Any, expected: Any, before: Any) -> float:
 
 
 def state(model: Any, optimizer: Any) -> list[bytes]:
-    """Return every weight, slot and learning rate, byte by byte.
+    """Return every weight, slot and learning rate, byte by byte."""
+    return as_bytes([*model.weights, *optimizer.variables, optimizer.learning_rate])
+
+
+def as_bytes(variables: Any) -> list[bytes]:
+    """Return variables byte by byte, with every 0 as +0.
 
     Keras on torch empties its own sums of gradients by multiplying them with 0, whose sign is that of the last value.
     """
-    found = values([*model.weights, *optimizer.variables, optimizer.learning_rate])
-    return [(value + value.dtype.type(0)).tobytes() for value in found]
+    return [(value + value.dtype.type(0)).tobytes() for value in values(variables)]
 
 
 class Steps(Observer):
@@ -141,5 +191,6 @@ class Steps(Observer):
         self.rates: list[float] = []
 
     def on_step_end(self, trainer: Any) -> None:
+        settle(trainer.model)
         self.states.append(state(trainer.model, trainer.optimizer))
         self.rates.append(float(values([trainer.optimizer.learning_rate])[0]))

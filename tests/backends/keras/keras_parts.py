@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import keras
 import keras_runs as runs
-import tensorflow as tf
+
+if hasattr(keras, "ops"):
+    from keras.ops import max as largest
+    from keras.ops import maximum
+else:
+    from tensorflow import maximum
+    from tensorflow import reduce_max as largest
 
 
 @keras.utils.register_keras_serializable("tests")
 class OwnStep(keras.Model):
-    """A model with a step of its own: its own tape, clipped gradients, apply_gradients."""
+    """A model with a step of its own: its own gradients, clipped, and its own call of the optimizer."""
 
     def __init__(self):
         super().__init__()
@@ -19,7 +25,12 @@ class OwnStep(keras.Model):
     def call(self, inputs):
         return self.last(self.hidden(inputs))
 
-    def train_step(self, data):
+    def train_step(self, *given):
+        return getattr(self, f"step_on_{runs.library()}")(*given)
+
+    def step_on_tensorflow(self, data):
+        import tensorflow as tf
+
         x, y = data
         with tf.GradientTape() as tape:
             loss = runs.cross_entropy()(y, self(x, training=True))
@@ -27,6 +38,34 @@ class OwnStep(keras.Model):
         gradients = [tf.clip_by_value(gradient, -10.0, 10.0) for gradient in tape.gradient(loss, variables)]
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return {"loss": loss}
+
+    def step_on_torch(self, data):
+        import torch
+
+        x, y = data
+        self.zero_grad()
+        loss = runs.cross_entropy()(y, self(x, training=True))
+        loss.backward()
+        variables = self.trainable_variables
+        gradients = [torch.clamp(variable.value.grad, -10.0, 10.0) for variable in variables]
+        with torch.no_grad():
+            self.optimizer.apply(gradients, variables)
+        return {"loss": loss.detach()}
+
+    def step_on_jax(self, state, data):
+        import jax
+
+        trained, others, slots, metrics = state
+        x, y = data
+
+        def loss_of(arrays):
+            outputs, changed = self.stateless_call(arrays, others, x)
+            return runs.cross_entropy()(y, outputs), changed
+
+        (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        gradients = [gradient.clip(-10.0, 10.0) for gradient in gradients]
+        trained, slots = self.optimizer.stateless_apply(slots, gradients, trained)
+        return {"loss": loss}, (trained, others, slots, metrics)
 
 
 class Largest(keras.metrics.Metric):
@@ -37,10 +76,10 @@ class Largest(keras.metrics.Metric):
         self.value = self.add_weight(name="value", initializer="zeros")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(tf.maximum(self.value, tf.reduce_max(y_pred)))
+        self.value.assign(maximum(self.value, largest(y_pred)))
 
     def result(self):
-        return tf.convert_to_tensor(self.value)
+        return self.value + 0.0
 
 
 def noisy_net():

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ranks import on, slowly
+from keras_kinds import EVERYWHERE, ON_JAX, ON_TENSORFLOW, ON_TORCH
+from ranks import slowly
 
 pytestmark = pytest.mark.timeout(400)
-MPI = on("keras", engines=("mpi",))
-ALL = [
-    *MPI,
-    *on("keras", engines=("torch",), env={"KERAS_BACKEND": "torch"}),
-    *slowly(on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"})),
-]
 
 
-@pytest.mark.parametrize("ranks", MPI, indirect=True)
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_b02_c02_c03_what_would_make_ranks_differ_is_refused_before_the_first_step(ranks):
     def body():
         import keras
@@ -85,7 +80,7 @@ def test_b02_c02_c03_what_would_make_ranks_differ_is_refused_before_the_first_st
     assert ranks.run(body, timeout=150) == [expected, expected]
 
 
-@pytest.mark.parametrize("ranks", ALL, indirect=True)
+@pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX)], indirect=True)
 def test_e01_c03_files_are_rank_0s_and_decisions_are_common(ranks, tmp_path):
     """The validation loss of each rank goes its own way; all stop by the mean, and lower the rate by the mean."""
 
@@ -140,7 +135,8 @@ def test_e01_c03_files_are_rank_0s_and_decisions_are_common(ranks, tmp_path):
     assert len((tmp_path / "0" / "log.csv").read_text().splitlines()) == len(first) + 1
 
 
-@pytest.mark.parametrize("ranks", MPI, indirect=True)
+# Keras on PyTorch has no steps_per_execution
+@pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_JAX], indirect=True)
 def test_several_steps_per_execution_equal_one_process(ranks):
     def body():
         import keras
@@ -164,7 +160,7 @@ def test_several_steps_per_execution_equal_one_process(ranks):
     assert max(ranks.run(body)) <= 1e-4
 
 
-@pytest.mark.parametrize("ranks", MPI, indirect=True)
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_statistics_of_batchnorm_are_shared_at_the_end_of_an_epoch(ranks):
     def body():
         import keras
@@ -177,10 +173,12 @@ def test_statistics_of_batchnorm_are_shared_at_the_end_of_an_epoch(ranks):
         rank = hk.init().rank
         model, seen = keras_parts.noisy_net(), []
         model.compile(hk.distribute(keras.optimizers.SGD(0.1), model), runs.cross_entropy())
-        note = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: seen.append(runs.values(model.layers[2].weights[2:])[0].tobytes()),
-            on_epoch_end=lambda epoch, logs: seen.append(runs.values(model.layers[2].weights[2:])[0].tobytes()),
-        )
+
+        def look(_, logs):
+            runs.settle(model)
+            seen.append(runs.values(model.layers[2].weights[2:])[0].tobytes())
+
+        note = keras.callbacks.LambdaCallback(on_train_batch_end=look, on_epoch_end=look)
         callbacks = [hk.callbacks.BroadcastGlobalVariablesCallback(), hk.callbacks.MetricAverageCallback(), note]
         x, y = runs.samples(16, seed=rank)
         model.fit(x, y, batch_size=8, epochs=1, callbacks=callbacks, verbose=0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ranks import on
+from keras_kinds import EVERYWHERE, ON_JAX, ON_TENSORFLOW, ON_TORCH
+from ranks import on, slowly
 
 import hvdkit
 
 pytestmark = pytest.mark.timeout(120)
-TWO = [*on("keras", engines=("mpi",)), *on("tf", engines=("mpi",))]
+ON_TF = on("tf", engines=("mpi",))
+ALL = [*EVERYWHERE, *ON_TF]
 
 
 def trained(framework, folder, stops, count=32):
@@ -46,7 +48,7 @@ def trained(framework, folder, stops, count=32):
     }
 
 
-@pytest.mark.parametrize("ranks", TWO, indirect=True)
+@pytest.mark.parametrize("ranks", ALL, indirect=True)
 def test_c06_e04_d09_a_resumed_run_is_the_uninterrupted_one(ranks, tmp_path):
     def body(framework, folder):
         import pathlib
@@ -68,7 +70,7 @@ def test_c06_e04_d09_a_resumed_run_is_the_uninterrupted_one(ranks, tmp_path):
     assert results[0][0][0]["states"] == results[1][0][0]["states"]
 
 
-@pytest.mark.parametrize("ranks", [*on("keras", engines=("mpi",)), *on("tf", engines=("mpi",))], indirect=True)
+@pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX), *ON_TF], indirect=True)
 def test_two_processes_go_on_as_one_with_the_same_global_batch(ranks, pools, tmp_path):
     def body(framework, folder, stops, count=33):
         return trained(framework, folder, stops, count=count)
@@ -84,7 +86,7 @@ def test_two_processes_go_on_as_one_with_the_same_global_batch(ranks, pools, tmp
     assert [r["loss"] for r in one["history"]] == pytest.approx([r["loss"] for r in whole[0]["history"]], rel=1e-4)
 
 
-@pytest.mark.parametrize("ranks", TWO, indirect=True)
+@pytest.mark.parametrize("ranks", ALL, indirect=True)
 def test_files_that_cannot_be_used_give_one_line_on_every_rank(ranks, tmp_path):
     def body(framework, folder):
         import importlib
@@ -134,7 +136,7 @@ def test_files_that_cannot_be_used_give_one_line_on_every_rank(ranks, tmp_path):
     assert not any("\n" in text for name, text in first.items() if name.startswith("error"))
 
 
-@pytest.mark.parametrize("ranks", TWO, indirect=True)
+@pytest.mark.parametrize("ranks", ALL, indirect=True)
 @pytest.mark.parametrize("kind", ["SGD", "momentum", "AdamW"])
 def test_d09_e06_rate_and_slots_come_back_on_every_rank(ranks, kind, tmp_path):
     def body(framework, path):
@@ -156,8 +158,7 @@ def test_d09_e06_rate_and_slots_come_back_on_every_rank(ranks, kind, tmp_path):
             return model, optimizer
 
         def update(model, optimizer, gradient):
-            variables = model.trainable_variables
-            optimizer.apply_gradients([(np.full(v.shape, gradient, "float32"), v) for v in variables])
+            optimizer.apply_gradients([(variable * 0 + gradient, variable) for variable in model.trainable_variables])
 
         plain = parts(0.1)  # saved plain, restored into a distributed one
         plain[1].learning_rate = 0.01

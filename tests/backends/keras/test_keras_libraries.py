@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from keras_kinds import ON_JAX, ON_TORCH
 from ranks import on
 
 import hvdkit
 
 pytestmark = pytest.mark.timeout(240)
-TORCH = on("keras", engines=("torch", "mpi", "horovod"), env={"KERAS_BACKEND": "torch"})
-JAX = on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"})
+TORCH = [*ON_TORCH, *on("keras", engines=("mpi", "horovod"), env={"KERAS_BACKEND": "torch"})]
 
 
 def compared(count, accumulate=1):
@@ -63,13 +63,13 @@ def test_keras_on_torch_equals_one_process(ranks):
         check(ranks.run(compared, 41, accumulate=4, timeout=60))
 
 
-@pytest.mark.parametrize("ranks", JAX, indirect=True)
+@pytest.mark.parametrize("ranks", ON_JAX, indirect=True)
 def test_keras_on_jax_equals_one_process(ranks):
     check(ranks.run(compared, 29, timeout=100))
     check(ranks.run(compared, 25, timeout=60))
 
 
-@pytest.mark.parametrize("ranks", [*TORCH[:2], *JAX], indirect=True)
+@pytest.mark.parametrize("ranks", [*TORCH[:2], *ON_JAX], indirect=True)
 def test_fit_keeps_the_order_of_the_batches_by_itself(ranks):
     """Keras shuffles the batches of a PyDataset, on each rank in its own way."""
 

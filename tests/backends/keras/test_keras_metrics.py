@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from keras_kinds import EVERYWHERE, ON_HOROVOD
 from ranks import on
 
 import hvdkit
 
 pytestmark = pytest.mark.timeout(120)
-TWO = on("keras", engines=("mpi", "horovod"))
-MPI = on("keras", engines=("mpi",))
+ALL = [*EVERYWHERE, *on("tf", engines=("mpi",))]
 
 
-@pytest.mark.parametrize("ranks", TWO, indirect=True)
+@pytest.mark.parametrize("ranks", [*EVERYWHERE, *ON_HOROVOD], indirect=True)
 def test_d01_metrics_are_exact_for_unequal_shards(ranks):
     def body():
         import keras
@@ -42,7 +42,7 @@ def test_d01_metrics_are_exact_for_unequal_shards(ranks):
         assert means == {"accuracy": pytest.approx(0.9)}
 
 
-@pytest.mark.parametrize("ranks", MPI, indirect=True)
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 @pytest.mark.parametrize("floatx", ["float32", "float64"])
 def test_b10_every_callback_behind_sees_the_same_python_floats(ranks, tmp_path, floatx):
     def body(folder):
@@ -83,7 +83,7 @@ def test_b10_every_callback_behind_sees_the_same_python_floats(ranks, tmp_path, 
     assert [float(row["val_loss"]) for row in logged] == [2.0, 2.0]
 
 
-@pytest.mark.parametrize("ranks", MPI, indirect=True)
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_a_metric_that_cannot_be_added_up_is_refused(ranks):
     def body():
         import keras_parts
@@ -112,7 +112,7 @@ def test_a_metric_that_cannot_be_added_up_is_refused(ranks):
         )
 
 
-@pytest.mark.parametrize("ranks", [*MPI, *on("tf", engines=("mpi",))], indirect=True)
+@pytest.mark.parametrize("ranks", ALL, indirect=True)
 @pytest.mark.parametrize(("count", "accumulate"), [(29, 1), (25, 1), (41, 4)])
 def test_loss_and_metrics_of_an_epoch_equal_one_process(ranks, count, accumulate):
     """At a rate of 0 the loss of an epoch is that of the whole set, by whatever batches."""
@@ -150,7 +150,7 @@ def test_loss_and_metrics_of_an_epoch_equal_one_process(ranks, count, accumulate
         assert evaluated == pytest.approx({name: expected[f"val_{name}"] for name in ("loss", "accuracy")}, rel=1e-5)
 
 
-@pytest.mark.parametrize("ranks", [*MPI, *on("tf", engines=("mpi",))], indirect=True)
+@pytest.mark.parametrize("ranks", ALL, indirect=True)
 def test_c03_all_ranks_stop_after_the_same_epoch(ranks):
     def body(framework):
         import keras_runs as runs
@@ -174,10 +174,11 @@ def test_c03_all_ranks_stop_after_the_same_epoch(ranks):
     assert all(value < 0.7 for value in first[:-1])
 
 
-@pytest.mark.parametrize("ranks", [*MPI, *on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"})], indirect=True)
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_metrics_of_many_kinds_are_exact_for_unequal_shards(ranks):
     def body():
         import keras
+        import keras_parts
         import keras_runs as runs
 
         import hvdkit.keras as hk
@@ -196,10 +197,7 @@ def test_metrics_of_many_kinds_are_exact_for_unequal_shards(ranks):
             kinds.PrecisionAtRecall(0.5, name="par"),
             kinds.CosineSimilarity(name="c"),
         ]
-        if keras.backend.backend() == "tensorflow":
-            import keras_parts
-
-            metrics.append(keras_parts.Largest())
+        metrics.append(keras_parts.Largest())
         inputs = keras.Input((3,))
         model = keras.Model(inputs, keras.layers.Activation("linear")(inputs))
         model.compile(loss="mse", metrics=metrics)

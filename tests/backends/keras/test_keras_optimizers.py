@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ranks import on
+from keras_kinds import ON_JAX, ON_TENSORFLOW, ON_TORCH
+from ranks import slowly
 
 pytestmark = pytest.mark.timeout(400)
-MPI = on("keras", engines=("mpi",))
 OPTIONS = [
     {"weight_decay": 0.1},
     {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 2},
@@ -46,7 +46,6 @@ def kinds():
 def compared(make, by_pairs):
     """Train on this rank's half of every batch, and on the whole of it; return how far apart that is."""
     import keras_runs as runs
-    import tensorflow as tf
 
     import hvdkit.keras as hk
 
@@ -57,11 +56,8 @@ def compared(make, by_pairs):
     rank = hk.init().rank
 
     def train(net, optimizer, rows):
-        with tf.GradientTape() as tape:
-            loss = runs.cross_entropy()(y[rows], net(x[rows]))
-            loss = optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
         variables = net.trainable_variables
-        gradients = tape.gradient(loss, variables)
+        gradients = runs.gradients(net, x[rows], y[rows], scale=getattr(optimizer, "scale_loss", None))
         if by_pairs:
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
         else:
@@ -71,11 +67,11 @@ def compared(make, by_pairs):
     for step in range(4):
         train(model, distributed, slice(8 * step + rank, 8 * step + 8, 2))
         train(alone, own, slice(8 * step, 8 * step + 8))
-    state = [value.tobytes() for value in runs.values([*model.weights, *distributed.variables])]
+    state = runs.as_bytes([*model.weights, *distributed.variables])
     return state, runs.distance(runs.values(model.weights), runs.values(alone.weights), before)
 
 
-@pytest.mark.parametrize("ranks", MPI, indirect=True)
+@pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX)], indirect=True)
 def test_b01_every_optimizer_equals_one_process(ranks):
     def body():
         import keras

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ranks import launch_fresh, on
+from keras_kinds import EVERYWHERE
+from ranks import launch_fresh
 
 pytestmark = pytest.mark.timeout(400)
-MPI = on("keras", engines=("mpi",))
-ALL = [
-    *MPI,
-    *on("keras", engines=("torch",), env={"KERAS_BACKEND": "torch"}),
-    *on("keras", engines=("mpi",), env={"KERAS_BACKEND": "jax"}),
-]
 
 PLAIN = """
 import sys
@@ -98,7 +93,7 @@ def load_and_go_on(folder, name):
     return type(model.optimizer).__name__, loaded, runs.state(model, model.optimizer)
 
 
-@pytest.mark.parametrize("ranks", ALL, indirect=True)
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_e06_plain_keras_opens_what_is_saved_and_hvdkit_goes_on_from_it(ranks, tmp_path):
     (saved, after, keras3), (_, other, _) = ranks.run(train_and_save, str(tmp_path), timeout=150)
     assert after == other
@@ -113,7 +108,7 @@ def test_e06_plain_keras_opens_what_is_saved_and_hvdkit_goes_on_from_it(ranks, t
             assert continued == after, name
 
 
-@pytest.mark.parametrize("ranks", MPI, indirect=True)
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_what_is_no_whole_or_safe_model_is_refused_on_every_rank(ranks, tmp_path):
     def body(folder):
         import keras
