@@ -46,12 +46,13 @@ def check_optimizer(optimizer: Any) -> None:
     Raises:
         ModelError: It belongs to another Keras, or is a legacy one.
     """
-    kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(optimizer).__mro__}
+    kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(optimizer).__mro__]
     if any(".legacy." in name or "optimizer_v2" in name or "optimizers_legacy" in name for name in kinds):
         raise ModelError(f"{type(optimizer).__name__} is a legacy optimizer; use the one of keras.optimizers")
     if not isinstance(optimizer, keras().optimizers.Optimizer):
-        found = next((name for name in kinds if name.endswith("Optimizer")), type(optimizer).__module__)
-        raise ModelError(f"{type(optimizer).__name__} ({found}) is no optimizer {_of_this_keras()}")
+        raise ModelError(
+            f"{type(optimizer).__name__} ({type(optimizer).__module__}) is no optimizer {_of_this_keras()}"
+        )
 
 
 def check_model(model: Any) -> None:
