@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
+import os
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -111,15 +112,23 @@ def _tune(library: str) -> None:
         prefer("HOROVOD_CYCLE_TIME", "0.2")
 
 
+def _yield_core() -> None:
+    # not every system has it
+    getattr(os, "sched_yield", lambda: time.sleep(0))()
+
+
 def finish(binding: Any, handle: Any) -> Any:
     """Wait for an asynchronous operation of ``horovod.torch`` and return its result.
 
     Horovod's own wait holds the interpreter's lock, which would silence the control channel.
     """
-    pause = 2e-5
+    patience = time.monotonic() + 0.02
     while not binding.poll(handle):
-        time.sleep(pause)
-        pause = min(pause * 1.5, 1e-3)
+        # from a sleep one comes back late; Horovod's thread needs the core, and gets it by a yield
+        if time.monotonic() < patience:
+            _yield_core()
+        else:
+            time.sleep(1e-3)
     return binding.synchronize(handle)
 
 
