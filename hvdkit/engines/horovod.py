@@ -122,13 +122,13 @@ def finish(binding: Any, handle: Any) -> Any:
 
     Horovod's own wait holds the interpreter's lock, which would silence the control channel.
     """
-    patience = time.monotonic() + 0.02
+    patience = time.monotonic() + 0.003
     while not binding.poll(handle):
-        # from a sleep one comes back late; Horovod's thread needs the core, and gets it by a yield
+        # from a sleep one comes back late; but in a long wait Horovod's thread needs the core for itself
         if time.monotonic() < patience:
             _yield_core()
         else:
-            time.sleep(1e-3)
+            time.sleep(5e-4)
     return binding.synchronize(handle)
 
 
