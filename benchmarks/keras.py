@@ -8,6 +8,7 @@ Started by any launcher; all methods take turns in the same processes, so that t
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -96,10 +97,13 @@ def show(world: Any, rates: dict[str, list[float]]) -> None:
 @click.option("--steps", default=40, show_default=True, help="Steps in a round.")
 @click.option("--rounds", default=9, show_default=True)
 @click.option("--engine", default="auto", show_default=True)
+@click.option("--bind", is_flag=True, help="Give each process a core of its own.")
 @click.option("--json", "path", help="Write all rounds to this file.")
-def main(batch: int, steps: int, rounds: int, engine: str, path: str | None) -> None:
+def main(batch: int, steps: int, rounds: int, engine: str, bind: bool, path: str | None) -> None:
     """Show samples per second of each method, and the ratios."""
     world = hk.init(engine)
+    if bind:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[world.local_rank]})
     hk.pin(1)
     rates = measure(world, build(world, batch, steps), batch, steps, rounds)
     if not world.is_root:

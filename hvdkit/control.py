@@ -25,6 +25,7 @@ BEAT_SECONDS = 1.0
 LOST_SECONDS = 10.0
 LEFT_SECONDS = 5.0
 BLAME_SECONDS = 2.0
+FAREWELL_SECONDS = 1.0
 MISMATCH_SECONDS = 5.0
 LATE_SECONDS = 60.0
 GUARD_SECONDS = 600.0
@@ -79,9 +80,13 @@ class ControlChannel:
         return self._ending.acquire(blocking=False)
 
     def fail(self, message: str) -> None:
-        """Tell the others that this rank has failed; they end."""
+        """Tell the others that this rank has failed; they end, and get a second to say so."""
         self._leaving = True
         self._send({"fail": self.rank, "message": message})
+        # once this rank is gone, its launcher kills the others
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        while self._peers and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
