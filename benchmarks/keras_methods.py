@@ -52,7 +52,7 @@ def hvdkit_model() -> Any:
 
 
 def horovod_model() -> Any:
-    """Return a model with stock Horovod's optimizer; on Keras 3 it averages nothing, so that is refused here."""
+    """Return a model with stock Horovod's optimizer; for Keras 2 alone, since on Keras 3 it averages nothing."""
     import horovod.tensorflow.keras as hvd
 
     return compiled_model(lambda optimizer, _model: hvd.DistributedOptimizer(optimizer))

@@ -6,7 +6,6 @@ reads is answered with a line when an epoch is over.
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.keras_methods import Run, batches, compiled_model
+from benchmarks.ports import free_port
 
 
 def epoch_of(strategy: Any, batch: int, steps: int) -> Run:
@@ -26,9 +26,7 @@ def epoch_of(strategy: Any, batch: int, steps: int) -> Run:
 
 def multi_worker(world: Any) -> Any:
     """Return ``MultiWorkerMirroredStrategy`` over all ranks; it must be made before TensorFlow's first operation."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     workers = [f"127.0.0.1:{world.broadcast_object(port, rank)}" for rank in range(world.size)]
     cluster = tf.train.ClusterSpec({"worker": workers})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import hvdkit.torch as hk
+from benchmarks.ports import free_port
 from hvdkit import world as worlds
 from hvdkit.engines.base import Engine
 from hvdkit.engines.horovod import HorovodEngine
@@ -75,10 +75,7 @@ class Job:
 
     def _torch_engine(self) -> Engine:
         backend = "cpu:gloo,cuda:nccl" if self.device != "cpu" else "gloo"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        port = self.world.broadcast_object(port)
+        port = self.world.broadcast_object(free_port())
         dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=self.rank, world_size=self.size)
         return TorchDistributedEngine(launched=True)
 

@@ -19,6 +19,9 @@ from hvdkit.horovod_info import built_for, check_build_matches
 
 _Call = Callable[..., Array]
 
+# not every system has sched_yield
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
 _MODULES = {"torch": "horovod.torch", "tf": "horovod.tensorflow"}
 
 
@@ -110,11 +113,6 @@ def _tune(library: str) -> None:
     if torch.cuda.is_available():
         prefer("HOROVOD_ENABLE_ASYNC_COMPLETION", "1")
         prefer("HOROVOD_CYCLE_TIME", "0.2")
-
-
-def _yield_core() -> None:
-    # not every system has it
-    getattr(os, "sched_yield", lambda: time.sleep(0))()
 
 
 def finish(binding: Any, handle: Any) -> Any:
