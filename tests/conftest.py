@@ -1,13 +1,19 @@
-"""The fixture ``ranks``; see ``ranks.py``."""
+"""What all tests share: the fixtures ``ranks`` (see ``ranks.py``) and ``promised``, and the marker ``processes``."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from limits import Calibration
 from ranks import Combination, Pool
 
 HELD_AT_ONCE = 3
+STARTING_FIXTURES = {"ranks", "pools", "launch", "summaries"}
+STARTING_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 
 class Pools:
@@ -30,15 +36,66 @@ class Pools:
             pool.close()
 
 
+class StartGuard:
+    """Fails a test that starts a process without the marker ``processes``."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, _arguments: tuple[Any, ...]) -> None:
+        if self.closed and event in STARTING_EVENTS:
+            raise AssertionError(f"{event}: this test starts a process; mark it with pytest.mark.processes")
+
+
+START_GUARD = StartGuard()
+
+
+def pytest_configure() -> None:
+    """Let processes that tests start hear signals that this one ignores, as it does in the background or under nohup.
+
+    What a process ignores its children ignore; a handler of its own they do not inherit.
+    """
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, lambda *_: None)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark tests that start processes by what they ask for."""
+    if _combination(item) is not None or STARTING_FIXTURES & set(getattr(item, "fixturenames", ())):
+        item.add_marker("processes")
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring tests that share ranks together, so that each combination is started once."""
-    order: dict[Combination | None, int] = {None: 0}
-    items.sort(key=lambda item: order.setdefault(_combination(item), len(order)))
+    """Bring tests that share ranks together, in whatever order, so that each pool is started once."""
+    order: dict[Combination | None, int] = {}
+    items.sort(key=lambda item: order.setdefault(_pool(item), len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Close the guard while a test runs that may start no process."""
+    START_GUARD.closed = item.get_closest_marker("processes") is None
+    try:
+        return (yield)
+    finally:
+        START_GUARD.closed = False
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params if callspec is not None else {}
 
 
 def _combination(item: pytest.Item) -> Combination | None:
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get("ranks") if callspec is not None else None
+    found = [value for value in _parameters(item).values() if isinstance(value, Combination)]
+    return found[0] if found else None
+
+
+def _pool(item: pytest.Item) -> Combination | None:
+    return _parameters(item).get("ranks")
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +109,10 @@ def pools() -> Iterator[Pools]:
 def ranks(request: pytest.FixtureRequest, pools: Pools) -> Pool:
     """Two or more tests in a row share one pool."""
     return pools.get(request.param)
+
+
+@pytest.fixture
+def promised() -> Iterator[Calibration]:
+    """How long what is promised in seconds may take here: ``elapsed < promised(15.0, since=began)``."""
+    with Calibration() as calibration:
+        yield calibration

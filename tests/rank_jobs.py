@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from limits import HANG_SECONDS
+
 TESTS = Path(__file__).parent
 _LAUNCHER_VARIABLES = ("OMPI_", "PMI", "PMIX", "PRTE", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK")
 
@@ -52,7 +54,7 @@ class Job:
         for pid in carrying(self.token):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=HANG_SECONDS)
         self._output.close()
         self._sessions.cleanup()
 
@@ -73,7 +75,7 @@ def launch_fresh(
     size: int = 1,
     args: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
+    timeout: float = HANG_SECONDS,
 ) -> Finished:
     """Run a script, given as text or as a path, on fresh ranks; fail the test when it passes the time limit."""
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +91,7 @@ def launch_fresh(
         except subprocess.TimeoutExpired:
             for pid in carrying(job.token):
                 os.kill(pid, signal.SIGKILL)
-            out, err = job.process.communicate(timeout=10)
+            out, err = job.process.communicate(timeout=HANG_SECONDS)
             raise AssertionError(f"not finished after {timeout} s:\n{out}\n{err}") from None
         finally:
             job.end()

@@ -11,6 +11,7 @@
 ``on`` makes the parameters: framework ``core``, ``torch``, ``tf`` or ``keras``; what this environment cannot run is
 skipped with the reason. ``env`` adds variables, such as ``{"KERAS_BACKEND": "jax"}``. Bodies may be closures, and may
 import modules that lie beside the test file. Tensors in a result come back as arrays. A body that raises, crashes or
+from limits import HANG_SECONDS
 passes its time limit fails the test with the ranks' tracebacks and output, and the next test gets fresh ranks.
 HVDKIT_TEST_FRAMEWORKS and HVDKIT_TEST_ENGINES narrow what runs (comma lists). ``launch_fresh`` is for fault tests.
 """
@@ -32,13 +33,13 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from limits import HANG_SECONDS
 from rank_jobs import TESTS, Job, beside
 from rank_jobs import launch_fresh as launch_fresh
 
 from hvdkit.engines.table import ENGINES_BY_LAUNCHER, ENGINES_BY_LIBRARY
 from hvdkit.horovod_info import built_for
 
-START_SECONDS = 90.0
 _PACKAGES = {"torch": "torch", "tf": "tensorflow", "keras": "keras"}
 
 
@@ -124,7 +125,7 @@ class Pool:
         self._job: Job | None = None
         self._links: list[Connection] = []
 
-    def run(self, body: Callable[..., Any], *args: Any, timeout: float = 60.0, **kwargs: Any) -> list[Any]:
+    def run(self, body: Callable[..., Any], *args: Any, timeout: float = HANG_SECONDS, **kwargs: Any) -> list[Any]:
         """Run ``body(*args, **kwargs)`` on every rank; return one result per rank, in rank order."""
         if self._job is None or self._job.process.poll() is not None:
             self.close()
@@ -167,7 +168,7 @@ class Pool:
 
     def _accept(self, listener: socket.socket, job: Job) -> list[Connection]:
         found: dict[int, Connection] = {}
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         listener.settimeout(0.2)
         while len(found) < self.size:
             try:

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from limits import HANG_SECONDS
 from rank_jobs import Finished, Job
 from ranks import Combination
 
 ROOT = Path(__file__).parents[1]
 MUTANTS_FILE = str(Path(__file__).parent / "consistency" / "mutants.py")
-SECONDS = 240.0
 
 
 def run_verify(recipe: str, combination: Combination, *flags: str) -> tuple[Any, Finished]:
@@ -25,7 +25,7 @@ def run_verify(recipe: str, combination: Combination, *flags: str) -> tuple[Any,
     began = time.monotonic()
     job = Job(command, "serial", 1, dict(combination.env), **options)
     try:
-        out, err = job.process.communicate(timeout=SECONDS)
+        out, err = job.process.communicate(timeout=HANG_SECONDS)
     finally:
         job.end()
     finished = Finished(job.process.returncode, out, err, time.monotonic() - began)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit import horovod_info
 from hvdkit.environment import child_environment
@@ -17,7 +18,7 @@ needs_framework = pytest.mark.skipif(not FRAMEWORKS, reason="neither torch nor T
 def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", MAIN, "build-horovod", *arguments]
     environ = child_environment(**{"COLUMNS": "200", **environ})
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 @needs_framework

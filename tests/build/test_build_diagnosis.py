@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit.horovod_build.diagnosis import explain
 from hvdkit.horovod_build.process import run_logged
@@ -52,7 +53,7 @@ def test_a_real_compilers_missing_header_is_recognised() -> None:
         input="#include <nccl_that_is_not_here/nccl.h>",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     told = explain(result.stderr)
     assert told is not None
@@ -82,7 +83,7 @@ def test_the_time_limit_ends_the_process_and_its_children(tmp_path: Path, script
         code, output = run_logged(["/bin/sh", "-c", script], {}, log, 1)
     assert code == 124
     assert time.monotonic() - started < 30
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + HANG_SECONDS
     while not gone(int(output)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert gone(int(output))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from limits import HANG_SECONDS
 
 from hvdkit.errors import BuildError, EngineError
 from hvdkit.horovod_build import builder, machine, plan
@@ -218,12 +219,12 @@ def test_a_second_build_of_the_same_wheel_waits_for_the_first(tmp_path: Path) ->
 
     with ThreadPoolExecutor() as pool:
         result = pool.submit(second)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + HANG_SECONDS
         while not said and time.monotonic() < deadline:
             time.sleep(0.01)
         assert said == ["waiting for another build of the same wheel"]
         assert not result.done()
         wheel.touch()
         first.release()
-        assert result.result(timeout=10) == wheel
+        assert result.result(timeout=HANG_SECONDS) == wheel
     assert len(said) == 1

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit import horovod_info
 from hvdkit.errors import BuildError
@@ -30,7 +31,7 @@ def test_the_record_agrees_with_what_is_there() -> None:
 
 def test_what_is_read_from_the_file_agrees_with_what_horovod_says_itself() -> None:
     command = [str(scripts_folder() / "horovodrun"), "--check-build"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=True).stdout
     # Horovod calls torch available wherever its Python part imports, so a framework's absence cannot be compared
     for framework in FRAMEWORKS:
         assert f"[X] {'PyTorch' if framework == 'torch' else 'TensorFlow'}" in said

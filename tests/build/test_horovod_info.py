@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit import horovod_info
 from hvdkit.errors import EngineError
@@ -150,5 +151,5 @@ def test_asking_imports_no_framework_and_no_horovod() -> None:
         "h.mpi_built(), h.gloo_built(), h.horovod_version(), h.built_versions(), h.torch_cuda_version()\n"
         "print(sorted({'torch', 'tensorflow', 'keras', 'horovod', 'numpy'} & set(sys.modules)))"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_SECONDS)
     assert result.stdout.strip() == "[]", result.stderr

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS
 from rank_jobs import environment
 from verify_runs import MUTANTS_FILE, ROOT
 
@@ -22,7 +23,9 @@ pytestmark = [
 
 def compare(recipe: str, frameworks: str, *flags: str):
     command = [sys.executable, "-m", "hvdkit", "verify", recipe, "--across", frameworks, "--json", *flags]
-    finished = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    finished = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS
+    )
     return (json.loads(finished.stdout) if finished.stdout else None), finished
 
 

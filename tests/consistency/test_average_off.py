@@ -8,7 +8,6 @@ from ranks import on
 import hvdkit
 from hvdkit.errors import RecipeError
 
-pytestmark = pytest.mark.timeout(300)
 EVERYWHERE = [entry for framework in ("torch", "tf", "keras") for entry in on(framework, ("mpi", "horovod"))]
 
 
@@ -41,8 +40,8 @@ def trained(framework, average):
 
 @pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_each_rank_has_its_own_metrics_and_all_have_the_same_weights(ranks):
-    off = ranks.run(trained, ranks.combination.framework, None, timeout=120)
-    averaged = ranks.run(trained, ranks.combination.framework, hvdkit.Average(), timeout=120)
+    off = ranks.run(trained, ranks.combination.framework, None)
+    averaged = ranks.run(trained, ranks.combination.framework, hvdkit.Average())
     assert averaged[0] == averaged[1]
     assert off[0][3] == off[1][3]
     for place in range(3):

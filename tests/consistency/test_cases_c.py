@@ -10,7 +10,6 @@ from ranks import on, unavailable
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(180)
 PAIRS = pairs()
 
 

@@ -9,7 +9,6 @@ from cells import pairs
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(180)
 PAIRS = pairs()
 
 

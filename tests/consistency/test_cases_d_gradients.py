@@ -9,7 +9,6 @@ from ranks import on
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(180)
 PAIRS = pairs()
 FOUR = [
     pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id)

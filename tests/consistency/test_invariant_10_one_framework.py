@@ -23,7 +23,7 @@ hvdkit.world.init("auto", second)
 @pytest.mark.parametrize("combination", alone())
 def test_a_second_backend_in_one_process_is_refused_in_one_line(combination):
     first, second = {"torch": ("torch", "tf")}.get(combination.library, (combination.library, "torch"))
-    done = launch_fresh(SCRIPT, args=[combination.framework, second], timeout=120)
+    done = launch_fresh(SCRIPT, args=[combination.framework, second])
     assert done.stdout == "joined\n"
     assert done.code == 1
     messages = {

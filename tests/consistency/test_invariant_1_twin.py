@@ -11,7 +11,6 @@ from cells import pairs
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(180)
 COUNT, BATCH, EPOCHS = 21, 4, 10
 
 
@@ -38,5 +37,5 @@ def body():
 
 @pytest.mark.parametrize("ranks", pairs(("tf",)), indirect=True)
 def test_short_batches_in_tensorflow_equal_the_twin_bit_for_bit(ranks):
-    (mine, twin), (other, _) = ranks.run(body, timeout=120)
+    (mine, twin), (other, _) = ranks.run(body)
     assert mine == other == twin

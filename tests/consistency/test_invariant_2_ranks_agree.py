@@ -10,8 +10,6 @@ from __future__ import annotations
 import pytest
 from cells import pairs
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def body(framework, folder):
     from agreement import train
@@ -21,7 +19,7 @@ def body(framework, folder):
 
 @pytest.mark.parametrize("ranks", pairs(), indirect=True)
 def test_ranks_agree_after_every_update_and_at_every_evaluation_also_after_a_resume(ranks, tmp_path):
-    first, second = ranks.run(body, ranks.combination.framework, str(tmp_path), timeout=150)
+    first, second = ranks.run(body, ranks.combination.framework, str(tmp_path))
     assert first["updates"] == second["updates"]
     assert len(set(first["updates"])) == 20
     assert first["evaluated"] == second["evaluated"]

@@ -10,11 +10,11 @@ import time
 
 import pytest
 from cells import marked, pairs, slow
+from limits import PROMISED_SECONDS
 from ranks import launch_fresh, on
 
-pytestmark = pytest.mark.timeout(180)
 # 15 seconds for the ranks, and some for their launcher
-LIMIT = 15.0 + 5.0
+LIMIT = PROMISED_SECONDS + 5.0
 CORE = [
     marked(entry) for name, size in (("mpi", 3), ("torch", 2), ("horovod", 2)) for entry in on("core", (name,), (size,))
 ]
@@ -75,20 +75,20 @@ hvdkit.apply(recipe, framework).fit()
 """
 
 
-def fails(script, combination, *args):
+def fails(promised, script, combination, *args):
     """Run a script that must fail on all ranks in time; return what was said."""
-    done = launch_fresh(script, combination.engine, combination.size, args, dict(combination.env), timeout=150)
+    done = launch_fresh(script, combination.engine, combination.size, args, dict(combination.env))
     assert done.code != 0
     begun = re.search(r"begun at ([\d.]+)", done.stdout)
     assert begun is not None, done.stderr
-    assert time.time() - float(begun[1]) < LIMIT
+    assert time.time() - float(begun[1]) < promised(LIMIT, since=float(begun[1]))
     return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("script", [OTHER_SHAPE, OTHER_COLLECTIVE], ids=["shape", "collective"])
 @pytest.mark.parametrize("combination", CORE)
-def test_ranks_that_ask_for_different_things_all_end_with_the_same_error(combination, script):
-    said = fails(script, combination)
+def test_ranks_that_ask_for_different_things_all_end_with_the_same_error(promised, combination, script):
+    said = fails(promised, script, combination)
     words = "barrier" if script is OTHER_COLLECTIVE else "allreduce(mean) of float64 (4,)"
     assert "ranks disagree: rank 0 asks for all" in said
     assert f"rank 1 for {words}" in said
@@ -96,27 +96,27 @@ def test_ranks_that_ask_for_different_things_all_end_with_the_same_error(combina
 
 @pytest.mark.parametrize("combination", CORE)
 def test_a_rank_that_is_late_is_told_and_nothing_ends(combination):
-    done = launch_fresh(LATE, combination.engine, combination.size, ["LATE_SECONDS=1"], timeout=120)
+    done = launch_fresh(LATE, combination.engine, combination.size, ["LATE_SECONDS=1"])
     assert done.code == 0, done.stderr
     assert done.stdout.count("done") == combination.size
     assert re.search(r"hvdkit: rank 0 has waited [123] s for other ranks in barrier", done.stderr)
 
 
 @pytest.mark.parametrize("combination", CORE[:1])
-def test_a_wait_beyond_the_guards_time_ends_the_job(combination):
-    said = fails(LATE.replace("4.0", "99.0"), combination, "GUARD_SECONDS=3")
+def test_a_wait_beyond_the_guards_time_ends_the_job(promised, combination):
+    said = fails(promised, LATE.replace("4.0", "99.0"), combination, "GUARD_SECONDS=3")
     assert re.search(r"rank [02] failed: it has waited 3 s in barrier; not all ranks came there", said)
 
 
 @pytest.mark.parametrize("combination", [*pairs(("torch", "tf")), *slow(pairs(("keras",)))])
-def test_a_rank_that_is_killed_while_it_trains_ends_the_other(combination):
-    said = fails(TRAINING, combination, combination.framework, combination.engine, "kill")
+def test_a_rank_that_is_killed_while_it_trains_ends_the_other(promised, combination):
+    said = fails(promised, TRAINING, combination, combination.framework, combination.engine, "kill")
     assert "rank 1 failed: its process is gone (killed or crashed); rank 0 ends too" in said
 
 
 @pytest.mark.parametrize("combination", [*pairs(("torch",)), *on("tf", ("mpi",)), *slow(on("keras", ("mpi",)))])
-def test_a_rank_that_waits_elsewhere_while_gradients_are_reduced_ends_both(combination):
-    said = fails(TRAINING, combination, combination.framework, combination.engine, "mismatch")
+def test_a_rank_that_waits_elsewhere_while_gradients_are_reduced_ends_both(promised, combination):
+    said = fails(promised, TRAINING, combination, combination.framework, combination.engine, "mismatch")
     assert re.search(
         r"rank 1 failed: it waits in barrier while rank 0 waits in the reduction of gradients; all ranks must ask for "
         r"the same collectives in the same order; rank [01] ends too",

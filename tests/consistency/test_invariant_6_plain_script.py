@@ -11,7 +11,6 @@ from cells import alone
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(180)
 COUNT, BATCH, EPOCHS, SEED = 30, 8, 4, 5
 
 
@@ -45,6 +44,6 @@ def body(framework):
 
 @pytest.mark.parametrize("ranks", alone(("tf", "keras")), indirect=True)
 def test_apply_on_one_process_is_the_plain_script(ranks):
-    (((losses, state), (plain_losses, plain_state)),) = ranks.run(body, ranks.combination.framework, timeout=120)
+    (((losses, state), (plain_losses, plain_state)),) = ranks.run(body, ranks.combination.framework)
     assert state == plain_state
     assert losses == pytest.approx(plain_losses, rel=1e-6)

@@ -25,7 +25,7 @@ print(json.dumps(sorted(HEAVY & set(sys.modules) - before)))
 @pytest.mark.parametrize("combination", alone())
 def test_a_backend_imports_nothing_heavy_beyond_its_framework(combination):
     package = {"torch": "torch", "tf": "tensorflow", "keras": "keras"}[combination.framework]
-    done = launch_fresh(SCRIPT, args=[combination.framework, package], timeout=120)
+    done = launch_fresh(SCRIPT, args=[combination.framework, package])
     assert done.code == 0, done.stderr
     brought = json.loads(done.stdout.splitlines()[-1])
     # tensorflow loads its keras when it is asked for, and hvdkit.tf asks

@@ -11,7 +11,6 @@ import pytest
 from cells import alone
 from ranks import launch_fresh
 
-pytestmark = pytest.mark.timeout(180)
 WITHOUT = """
 import json, sys
 for name in ("hvdkit", "horovod"):
@@ -84,8 +83,8 @@ def body(framework, folder):
 @pytest.mark.parametrize("ranks", alone(("torch", "keras")), indirect=True)
 def test_files_open_and_train_on_without_hvdkit(ranks, tmp_path):
     framework = ranks.combination.framework
-    (total,) = ranks.run(body, framework, str(tmp_path), timeout=120)
-    done = launch_fresh(WITHOUT + READ[framework], args=[str(tmp_path)], timeout=120)
+    (total,) = ranks.run(body, framework, str(tmp_path))
+    done = launch_fresh(WITHOUT + READ[framework], args=[str(tmp_path)])
     assert done.code == 0, done.stderr
     rate, momentum, slots, found = json.loads(done.stdout.splitlines()[-1])
     assert (rate, momentum, slots) == (0.0625, 0.5, 2)

@@ -8,7 +8,6 @@ from cells import matrix
 from numpy_models import initial
 from numpy_reference import distance, train
 
-pytestmark = pytest.mark.timeout(300)
 BANDS = {"float64": 1e-10, "float32": 1e-4}
 FEW = ("momentum_warmup", "adam_l2_pad", "adamw_drop", "embedding_adagrad", "accumulated_adam_clip")
 
@@ -26,7 +25,7 @@ def body(*arguments):
 
 def check(ranks, name, dtype):
     case, (framework, library) = CASES[name], (ranks.combination.framework, ranks.combination.library)
-    results = ranks.run(body, framework, name, dtype, timeout=200)
+    results = ranks.run(body, framework, name, dtype)
     first = results[0]
     if isinstance(first, str):
         assert set(results) == {first}

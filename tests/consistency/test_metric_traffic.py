@@ -6,7 +6,6 @@ import pytest
 from ranks import on
 
 PRIMITIVES = ("_do_allreduce", "_do_broadcast", "_do_allgather", "_do_alltoall")
-pytestmark = pytest.mark.timeout(180)
 EVERYWHERE = [entry for framework in ("torch", "tf", "keras") for entry in on(framework, ("mpi", "horovod"))]
 
 

@@ -7,7 +7,6 @@ from mutants import MUTANTS
 from ranks import on
 from verify_runs import MUTANTS_FILE, run_verify
 
-pytestmark = pytest.mark.timeout(300)
 FIRST = ("same_shard", "sum_instead_of_mean")
 
 

@@ -15,7 +15,6 @@ from ranks import Combination, on, unavailable
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(280)
 JAX, TORCH = ({"KERAS_BACKEND": name} for name in ("jax", "torch"))
 ALONE = [entry for framework in ("torch", "keras") for entry in on(framework, ("serial",), (1,))]
 ELSEWHERE = [entry for env in (TORCH, JAX) for entry in on("keras", ("serial",), (1,), env)]
@@ -79,7 +78,7 @@ def test_logits_of_keras_elsewhere_are_the_references(ranks, name):
 
 
 def check_logits(ranks, name):
-    ((_, arrays, outputs),) = ranks.run(logits, ranks.combination.framework, name, timeout=200)
+    ((_, arrays, outputs),) = ranks.run(logits, ranks.combination.framework, name)
     expected = resnet34_numpy.logits(images(SHAPES[name]), arrays, SHAPES[name][1] < 64)
     assert outputs.shape == expected.shape == (2, CLASSES)
     assert relative(outputs, expected) <= 1e-4
@@ -94,7 +93,7 @@ def run_everywhere(pools, frameworks, body, *args):
     here = [one for one in (Combination(name, "serial", 1) for name in frameworks) if not unavailable(one)]
     if len(here) < 2:
         pytest.skip("there are no two frameworks here")
-    return {one.framework: pools.get(one).run(body, one.framework, *args, timeout=200)[0] for one in here}
+    return {one.framework: pools.get(one).run(body, one.framework, *args)[0] for one in here}
 
 
 def test_weights_are_equal_and_make_the_round_trip(pools):

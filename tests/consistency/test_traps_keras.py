@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from ranks import on
 
-pytestmark = pytest.mark.timeout(180)
 STOCK = on("keras", engines=("horovod",))
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from ranks import on
 
-pytestmark = pytest.mark.timeout(180)
 # the ranks of Keras, which are up already, run hvdkit.tf too
 STOCK = on("keras", engines=("horovod",))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from ranks import on
 
-pytestmark = pytest.mark.timeout(120)
 STOCK = on("torch", engines=("horovod",))
 EXACT = 1e-10
 

@@ -38,6 +38,7 @@ def test_arrays_and_state_come_back_and_plain_numpy_opens_the_file(tmp_path):
         np.testing.assert_array_equal(file["layer/kernel"], arrays["layer/kernel"])
 
 
+@pytest.mark.processes
 def test_e03_killed_while_saving_leaves_the_old_file_and_a_stray_one_that_is_known(tmp_path):
     path = checkpoint.epoch_path(str(tmp_path), 1, "npz")
     checkpoint.write_arrays(path, {"w": np.ones(3)}, {"epoch": 1})
@@ -48,6 +49,7 @@ def test_e03_killed_while_saving_leaves_the_old_file_and_a_stray_one_that_is_kno
     assert len(checkpoint.stray_files(str(tmp_path))) == 1
 
 
+@pytest.mark.processes
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "epoch-0001.npz"
     path.write_bytes(b"old")

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from limits import PROMISED_SECONDS
 from ranks import launch_fresh, on
 
 BEGIN = """
@@ -64,50 +65,52 @@ while True:
 )
 # from the first collective on: 15 seconds for the ranks, and some for their launcher
 ENGINES = [*on("core", engines=("mpi",), sizes=(3,)), *on("core", engines=("torch", "horovod"))]
-LIMIT = 15.0 + 5.0
+LIMIT = PROMISED_SECONDS + 5.0
 
 
-def fails(script, combination, limit=LIMIT):
+def fails(promised, script, combination, limit=LIMIT):
     """Run a script that must fail; return everything that was said."""
-    done = launch_fresh(script, combination.engine, combination.size, timeout=90)
+    done = launch_fresh(script, combination.engine, combination.size)
     assert done.code != 0
     begun = re.search(r"begun at ([\d.]+)", done.stdout)
     assert begun is not None, done.stderr
-    assert time.time() - float(begun[1]) < limit
+    assert time.time() - float(begun[1]) < promised(limit, since=float(begun[1]))
     return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("combination", ENGINES)
 @pytest.mark.parametrize("script", [RAISING, COMPUTING], ids=["waiting", "computing"])
-def test_a_rank_that_raises_ends_the_others_and_is_named(combination, script):
-    said = fails(script, combination)
+def test_a_rank_that_raises_ends_the_others_and_is_named(promised, combination, script):
+    said = fails(promised, script, combination)
     assert "ValueError: sample 7 is broken" in said
     assert "rank 1 failed: ValueError: sample 7 is broken; rank 0 ends too" in said
 
 
 @pytest.mark.parametrize("combination", ENGINES)
-def test_a_rank_that_is_killed_ends_the_others_and_is_named(combination):
-    assert "rank 1 failed: its process is gone (killed or crashed); rank 0 ends too" in fails(KILLED, combination)
+def test_a_rank_that_is_killed_ends_the_others_and_is_named(promised, combination):
+    assert "rank 1 failed: its process is gone (killed or crashed); rank 0 ends too" in fails(
+        promised, KILLED, combination
+    )
 
 
 @pytest.mark.parametrize("combination", ENGINES)
-def test_c01_a_rank_that_leaves_while_others_wait_ends_them_and_is_named(combination):
-    said = fails(LEAVING, combination)
+def test_c01_a_rank_that_leaves_while_others_wait_ends_them_and_is_named(promised, combination):
+    said = fails(promised, LEAVING, combination)
     # which of the others notices first is chance
     assert re.search(r"rank 1 failed: it has left the job while rank [02] waits in barrier; rank 0 ends too", said)
 
 
 @pytest.mark.parametrize("combination", [*ENGINES[:1], *on("core", engines=("horovod",))])
-def test_a_rank_that_falls_silent_ends_the_others_and_is_named(combination):
+def test_a_rank_that_falls_silent_ends_the_others_and_is_named(promised, combination):
     # other launchers than mpiexec wait before they kill a stopped process: torchrun for half a minute
     limit = LIMIT if combination.engine == "mpi" else 2 * LIMIT
-    assert "rank 1 failed: no sign of life for 10 s; rank 0 ends too" in fails(STOPPED, combination, limit)
+    assert "rank 1 failed: no sign of life for 10 s; rank 0 ends too" in fails(promised, STOPPED, combination, limit)
 
 
 @pytest.mark.parametrize("combination", ENGINES)
 def test_ranks_that_finish_at_different_times_all_succeed(combination):
     script = BEGIN + "time.sleep(2 * world.rank)\nprint('done')\n"
-    done = launch_fresh(script, combination.engine, combination.size, timeout=60)
+    done = launch_fresh(script, combination.engine, combination.size)
     assert done.code == 0, done.stderr
     assert done.stdout.count("done") == combination.size
 

@@ -95,6 +95,7 @@ def test_sums_of_nothing_are_nan():
     assert math.isnan(sums.means()["loss"])
 
 
+@pytest.mark.processes
 def test_f07_averaging_before_the_start_names_apply():
     done = launch_fresh("from hvdkit.world import current\ncurrent().allreduce(1.0)\n")
     assert done.code == 1

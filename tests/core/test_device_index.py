@@ -24,6 +24,7 @@ def test_f04_more_processes_than_devices_is_one_clear_error_on_every_process():
             device_index(2, local_rank, 4)
 
 
+@pytest.mark.processes
 def test_h01_one_process_keeps_its_threads():
     script = """
 import hvdkit

@@ -70,6 +70,7 @@ def test_auto_without_a_launcher_is_one_process_and_says_why():
     assert (choice.engine, choice.reason) == ("serial", "started without a launcher: one process")
 
 
+@pytest.mark.processes
 @pytest.mark.mpi
 @pytest.mark.skipif(bool(HERE.marks and any(mark.name == "skip" for mark in HERE.marks)), reason="no MPI here")
 def test_a_launcher_of_two_around_an_engine_that_finds_one_ends_in_one_line():
@@ -83,6 +84,7 @@ def test_a_launcher_of_two_around_an_engine_that_finds_one_ends_in_one_line():
     assert done.stdout == ""
 
 
+@pytest.mark.processes
 def test_an_engine_under_the_wrong_launcher_ends_in_one_line():
     env = {"RANK": "0", "WORLD_SIZE": "2"}
     done = launch_fresh("import hvdkit\nhvdkit.init('mpi')\n", env=env)
@@ -93,6 +95,7 @@ def test_an_engine_under_the_wrong_launcher_ends_in_one_line():
     ]
 
 
+@pytest.mark.processes
 def test_f07_plain_python_is_one_process_and_init_is_idempotent():
     script = """
 import hvdkit
@@ -105,6 +108,7 @@ hvdkit.init("mpi")
     assert "already uses engine 'serial'; it cannot change to 'mpi'" in done.stderr
 
 
+@pytest.mark.processes
 def test_a_wrong_framework_name_and_a_wrong_engine_are_one_line_and_no_success():
     recipe = "hvdkit.Recipe(model='mnist_cnn', data=lambda: None, optimizer=hvdkit.SGD())"
     for call, message in (

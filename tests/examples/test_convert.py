@@ -8,18 +8,12 @@ import re
 
 import numpy as np
 import pytest
-from example_runs import ROOT, every, hvdkit_run, keras_elsewhere, one_engine_each, one_process, succeed
+from example_runs import ROOT, every, hvdkit_run, keras_elsewhere, one_engine_each, one_process, run_inside, succeed
+from ranks import Combination
 
-pytestmark = pytest.mark.timeout(900)
 FOLDER = ROOT / "examples" / "convert"
 MOST_LINES = 8
 BAND = 1e-3
-
-TORCH_TO_NUMPY = """
-import sys, numpy, torch
-content = torch.load("weights.pt", weights_only=True)
-numpy.savez("weights.npz", **{name: value.numpy() for name, value in content.get("model", content).items()})
-"""
 
 
 def script(combination, kind):
@@ -47,25 +41,41 @@ def test_at_most_eight_lines_differ_beside_imports(framework):
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
-    """Run a command in a folder of its own, once per session; return its losses by label and the weights it left."""
+def trained(tmp_path_factory, pools):
+    """Run a script in a folder of its own, once per session; return its losses by label and the weights it left."""
     done = {}
 
-    def of(combination, *command):
-        env = dict(combination.env)
-        key = (*command, *env.items())
+    def of(combination, kind, *flags):
+        key = (combination, kind, *flags)
         if key not in done:
-            folder = tmp_path_factory.mktemp("convert")
-            printed = succeed(*command, env=env, cwd=folder).stdout
-            if combination.framework == "torch":
-                succeed("python", "-c", TORCH_TO_NUMPY, cwd=folder)
+            folder, alone = tmp_path_factory.mktemp("convert"), one_of(combination)
+            if combination.size == 1:
+                (finished,) = run_inside(pools.get(alone), script(combination, kind), *flags, cwd=folder)
+            else:
+                command = hvdkit_run(combination, script(combination, kind), *flags)
+                finished = succeed(*command, env=dict(combination.env), cwd=folder)
             losses = {}
-            for label, loss in re.findall(r"^(?:\[(\d)\] )?epoch \d: loss (\S+)$", printed, re.MULTILINE):
+            for label, loss in re.findall(r"^(?:\[(\d)\] )?epoch \d: loss (\S+)$", finished.stdout, re.MULTILINE):
                 losses.setdefault(label, []).append(loss)
+            if combination.framework == "torch":
+                pools.get(alone).run(to_numpy, str(folder))
             done[key] = losses, weights_in(folder / "weights.npz")
         return done[key]
 
     return of
+
+
+def one_of(combination):
+    return Combination(combination.framework, "serial", 1, combination.env)
+
+
+def to_numpy(folder):
+    import numpy
+    import torch
+
+    content = torch.load(f"{folder}/weights.pt", weights_only=True)
+    arrays = {name: value.numpy() for name, value in content.get("model", content).items()}
+    numpy.savez(f"{folder}/weights.npz", **arrays)
 
 
 def weights_in(path):
@@ -81,8 +91,8 @@ def flat(weights):
 
 @pytest.mark.parametrize("combination", one_process())
 def test_one_process_is_the_serial_script_bit_for_bit(combination, trained):
-    plain_losses, plain = trained(combination, "python", script(combination, "serial"), "64", "0.01")
-    losses, weights = trained(combination, "python", script(combination, "hvdkit"), "64", "0.01")
+    plain_losses, plain = trained(combination, "serial", "64", "0.01")
+    losses, weights = trained(combination, "hvdkit", "64", "0.01")
     assert len(plain_losses[""]) == 2
     assert losses == plain_losses
     assert len(weights) == len(plain) == 4
@@ -93,10 +103,9 @@ def test_one_process_is_the_serial_script_bit_for_bit(combination, trained):
 
 @pytest.mark.parametrize("combination", one_engine_each([*every(), *keras_elsewhere()]))
 def test_two_processes_with_half_the_batch_are_the_serial_script(combination, trained):
-    serial = script(combination, "serial")
-    losses, after = trained(combination, "python", serial, "128", "0.02")
-    _, start = trained(combination, "python", serial, "128", "0")
-    both, weights = trained(combination, *hvdkit_run(combination, script(combination, "hvdkit"), "64", "0.01"))
+    losses, after = trained(one_of(combination), "serial", "128", "0.02")
+    _, start = trained(one_of(combination), "serial", "128", "0")
+    both, weights = trained(combination, "hvdkit", "64", "0.01")
     assert set(both) == {"0", "1"}
     assert both["0"] == both["1"]
     assert [float(loss) for loss in both["0"]] == pytest.approx([float(loss) for loss in losses[""]], rel=1e-4)

@@ -1,4 +1,4 @@
-"""Bad input under ``hvdkit run -np 2``: one line on every rank, within seconds, before any training."""
+"""Bad input on 2 processes: one line on every rank, and again by ``hvdkit run``, before any training."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from example_runs import (
     hvdkit_run,
     keras_elsewhere,
     run,
+    run_inside,
     write_digits,
 )
 from ranks import on
 
 from hvdkit.horovod_info import built_for, built_versions, package_folder
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.processes
+
 PAIRS = available([*every(), *keras_elsewhere()])[:1]
 HOROVOD = [combination for combination in available(every()) if combination.engine == "horovod"]
-SECONDS = 60.0
 
 
-def check_refused(finished, joined=True):
+def check_refused(finished):
     """Check that each of 2 ranks wrote one error line, and the launcher the first of them again; return that.
 
-    A failure comes before the ranks have ``joined`` if they need no engine for it. Then a rank that is more than a
-    second behind is ended for the other's failure, ahead of its own.
+    A rank that is more than a second behind is ended for the other's failure, ahead of its own.
     """
     assert finished.code == 1, finished.stderr
     assert "Traceback" not in finished.stderr
     assert "epoch 1" not in finished.stderr
     lines = error_lines(finished)
     labels = sorted(line.partition("hvdkit")[0] for line in lines)
-    assert labels == ["", "[0] ", "[1] "] or (not joined and labels in (["", "[0] "], ["", "[1] "])), finished.stderr
+    assert labels in (["", "[0] ", "[1] "], ["", "[0] "], ["", "[1] "]), finished.stderr
     assert finished.stderr.splitlines()[-1] == lines[-1]
     message = re.fullmatch(r"hvdkit: error: rank \d: (.*)", lines[-1]).group(1)
     for line in lines[:-1]:
@@ -50,39 +50,45 @@ def check_refused(finished, joined=True):
 
 
 @pytest.fixture
-def refusal(digits):
-    """The message with which 2 ranks refuse to train."""
+def refusal(digits, pools):
+    """The message with which 2 ranks refuse to train; they wait for work unless a job is ``launched`` for it."""
     if not PAIRS:
         pytest.skip("there is no engine for a framework here")
     pair = PAIRS[0]
 
-    def of(*flags, data=digits, script=MNIST, joined=True):
-        common = ("--framework", pair.framework, "--data-dir", str(data))
-        finished = run(*hvdkit_run(pair, str(script), *common, *flags), env=dict(pair.env), timeout=SECONDS)
-        return check_refused(finished, joined)
+    def of(*flags, data=digits, script=MNIST, launched=False):
+        program = (str(script), "--framework", pair.framework, "--data-dir", str(data), *flags)
+        if launched:
+            return check_refused(run(*hvdkit_run(pair, *program), env=dict(pair.env)))
+        ended = run_inside(pools.get(pair), *program)
+        assert [finished.code for finished in ended] == [1, 1]
+        assert "epoch 1" not in "".join(finished.stderr for finished in ended)
+        ((line,), (other,)) = (error_lines(finished) for finished in ended)
+        assert line == other
+        return line.removeprefix("hvdkit: error: ")
 
     return of
 
 
 @pytest.mark.parametrize("combination", on("core", ("mpi", "torch", "horovod")))
 def test_wrong_framework_name(combination):
-    finished = run(*hvdkit_run(combination, MNIST, "--framework", "pytorch"), timeout=SECONDS)
-    assert check_refused(finished, joined=False) == "framework 'pytorch' is unknown; use one of torch, tf, keras"
+    finished = run(*hvdkit_run(combination, MNIST, "--framework", "pytorch"))
+    assert check_refused(finished) == "framework 'pytorch' is unknown; use one of torch, tf, keras"
 
 
 def test_unknown_engine_in_the_script(refusal):
-    assert refusal("--engine", "nccl", joined=False).startswith("Init.engine is 'nccl'; it must be one of")
+    assert refusal("--engine", "nccl").startswith("Init.engine is 'nccl'; it must be one of")
 
 
 def test_unknown_engine_of_the_launcher():
-    finished = run(*HVDKIT, "run", "-np", "2", "--engine", "nccl", MNIST, "--framework", "torch", timeout=SECONDS)
+    finished = run(*HVDKIT, "run", "-np", "2", "--engine", "nccl", MNIST, "--framework", "torch")
     assert finished.code == 1
     (line,) = finished.stderr.splitlines()
     assert line == "hvdkit: error: engine 'nccl' is unknown; use auto, horovod, torch, mpi or serial"
 
 
 def test_script_that_does_not_exist():
-    finished = run(*HVDKIT, "run", "-np", "2", "examples/minst.py", timeout=SECONDS)
+    finished = run(*HVDKIT, "run", "-np", "2", "examples/minst.py")
     assert finished.code == 1
     assert finished.stderr.splitlines() == ["hvdkit: error: script 'examples/minst.py' does not exist"]
 
@@ -92,7 +98,7 @@ def test_empty_data(refusal, tmp_path):
 
 
 def test_missing_folder(refusal, tmp_path):
-    assert refusal(data=tmp_path / "none") == f"data_dir {tmp_path / 'none'} is not a folder"
+    assert refusal(data=tmp_path / "none", launched=True) == f"data_dir {tmp_path / 'none'} is not a folder"
 
 
 def test_label_out_of_range(refusal, tmp_path):
@@ -145,7 +151,7 @@ def test_horovod_built_without_the_framework(tmp_path):
     )
     env = shadow(tmp_path, leave_out=extension)
     command = hvdkit_run(combination, MNIST, "--framework", combination.framework)
-    message = check_refused(run(*command, env=env, timeout=SECONDS), joined=False)
+    message = check_refused(run(*command, env=env))
     assert message.startswith(f"Horovod was built without {library}")
     assert message.endswith(f"hvdkit build-horovod --framework {library}")
 
@@ -158,5 +164,5 @@ def test_framework_upgraded_after_the_build(tmp_path):
     older = dict.fromkeys(built_versions(), "1.0.0")
     (tmp_path / "horovod" / "hvdkit_build.json").write_text(json.dumps({"frameworks": older}))
     command = hvdkit_run(combination, MNIST, "--framework", combination.framework)
-    message = check_refused(run(*command, env=env, timeout=SECONDS), joined=False)
+    message = check_refused(run(*command, env=env))
     assert re.match(r"horovod was built for \w+ 1\.0\.0, but \w+ \S+ is installed; rebuild it with: hvdkit", message)

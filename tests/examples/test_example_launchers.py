@@ -21,7 +21,6 @@ from ranks import on
 
 from hvdkit.horovod_info import gloo_built, mpi_built
 
-pytestmark = pytest.mark.timeout(600)
 HOROVOD = [entry for entry in every() if entry.values[0].engine == "horovod"]
 HOROVODRUN = ["horovodrun", "-np", "2"]
 needs_mpi = pytest.mark.skipif(not mpi_built(), reason="there is no Horovod built with MPI")

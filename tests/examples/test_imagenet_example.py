@@ -7,17 +7,19 @@ import re
 
 import numpy as np
 import pytest
-from example_runs import HVDKIT, ROOT, available, run, succeed
-from ranks import on
+from example_runs import HVDKIT, ROOT, available, run, run_inside, succeed
+from ranks import Combination, on
 
 
 def installed(package):
     return importlib.util.find_spec(package) is not None
 
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.torch]
+pytestmark = [pytest.mark.torch, pytest.mark.processes]
 needs_engine = pytest.mark.skipif(not available(on("torch", ("torch",))), reason="needs engine torch")
-SCRIPT = str(ROOT / "examples/imagenet.py")
+IMAGENET = "examples/imagenet.py"
+SCRIPT = str(ROOT / IMAGENET)
+ALONE = Combination("torch", "serial", 1)
 SMALL = ("--image-size", "32", "--workers", "1", "--lr", "0.02", "--warmup-epochs", "1", "--seed", "3")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 HOROVOD = available(on("torch", ("horovod",)))
@@ -43,12 +45,21 @@ def images(tmp_path_factory):
 
 def started(method, np=2):
     launchers = {
-        "single": ["python"],
-        "dp": ["python"],
         "ddp": ["python", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={np}"],
         "horovod": [*HVDKIT, "run", "-np", str(np), "--engine", "torch"],
     }
     return [*launchers[method], SCRIPT]
+
+
+@pytest.fixture
+def single(pools):
+    """How ``--method single`` ended, in a process that waits for work."""
+
+    def of(*flags):
+        (finished,) = run_inside(pools.get(ALONE), IMAGENET, "--method", "single", *map(str, flags))
+        return finished
+
+    return of
 
 
 def epochs(finished):
@@ -63,10 +74,14 @@ def epochs(finished):
 
 @needs_engine
 @pytest.mark.parametrize("method", ["single", "dp", "ddp", "horovod"])
-def test_every_method_trains_and_counts_each_validation_image_once(images, method):
+def test_every_method_trains_and_counts_each_validation_image_once(images, method, pools):
     batch = "8" if method in ("single", "dp") else "4"
-    command = [*started(method), str(images), "--method", method, "-b", batch, "--epochs", "1", *SMALL]
-    (record,) = epochs(succeed(*command, env=ONE_THREAD))
+    flags = (str(images), "--method", method, "-b", batch, "--epochs", "1", *SMALL)
+    if method in ("single", "dp"):
+        (finished,) = run_inside(pools.get(ALONE), IMAGENET, *flags)
+    else:
+        finished = succeed(*started(method), *flags, env=ONE_THREAD)
+    (record,) = epochs(finished)
     assert record["images_per_second"] > 0
     assert record["lr"] == pytest.approx(0.02 if method in ("single", "dp") else 0.04)
     # 21 validation images: top-1 is a multiple of 1/21, top-5 of 3 classes is certain
@@ -75,12 +90,12 @@ def test_every_method_trains_and_counts_each_validation_image_once(images, metho
 
 
 @needs_engine
-def test_a_checkpoint_of_hvdkit_goes_on_under_another_method(images, tmp_path):
+def test_a_checkpoint_of_hvdkit_goes_on_under_another_method(images, tmp_path, single):
     common = [str(images), "-b", "4", *SMALL]
     first = [*started("horovod"), *common, "--epochs", "1", "--checkpoint", str(tmp_path), "--precision", "bf16"]
     (trained,) = epochs(succeed(*first, env=ONE_THREAD))
     resume = ["--resume", str(tmp_path / "checkpoint.pt")]
-    (seen,) = epochs(succeed(*started("single"), *common, *resume, "--method", "single", "--evaluate", env=ONE_THREAD))
+    (seen,) = epochs(single(*common, *resume, "--evaluate"))
     assert seen["epoch"] == 1
     assert seen["val_top1"] == trained["val_top1"]
     (second,) = epochs(succeed(*started("ddp"), *common, *resume, "--method", "ddp", "--epochs", "2", env=ONE_THREAD))
@@ -98,35 +113,38 @@ def test_training_stops_at_the_wanted_accuracy_and_fp16_counts_skipped_steps(ima
     assert re.search(r"\d+ steps skipped", finished.stdout)
 
 
-LOADERS = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from imagenet_methods import Single
-method = Single()
-method.load(list(range(8)), list(range(8)), batch_size=2, workers=3, seed=0)
-print(method.training.num_workers, method.validation.num_workers)
-"""
-SAVED = """
-import sys, torch
-first, second = (torch.load(f"{folder}/checkpoint.pt") for folder in sys.argv[1:])
-for name in ("momentum", "weight_decay"):
-    print(*(content["optimizer"]["param_groups"][0][name] for content in (first, second)))
-weights = [content["model"]["layer1.0.conv1.weight"] for content in (first, second)]
-print(*(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights))
-print(torch.equal(*weights))
-"""
+def loader_processes(examples):
+    import sys
+
+    sys.path.insert(0, examples)
+    from imagenet_methods import Single
+
+    method = Single()
+    method.load(list(range(8)), list(range(8)), batch_size=2, workers=3, seed=0)
+    return method.training.num_workers, method.validation.num_workers
+
+
+def saved_numbers(folder):
+    import torch
+
+    content = torch.load(f"{folder}/checkpoint.pt", weights_only=True)
+    group, weight = content["optimizer"]["param_groups"][0], content["model"]["layer1.0.conv1.weight"]
+    in_channels_last = weight.is_contiguous(memory_format=torch.channels_last)
+    return group["momentum"], group["weight_decay"], in_channels_last, weight.flatten().tolist()
 
 
 @needs_engine
-def test_every_number_of_the_command_line_counts(images, tmp_path):
-    common = [*started("single"), str(images), "--method", "single", "-b", "24", "--epochs", "1", *SMALL]
-    common += ["--lr", "0"]  # the weights stay as the seed has drawn them
+def test_every_number_of_the_command_line_counts(images, tmp_path, single, pools):
+    common = [images, "-b", "24", "--epochs", "1", *SMALL, "--lr", "0"]  # the weights stay as the seed has drawn them
     changed = ["--momentum", "0.5", "--weight-decay", "0.01", "--channels-last", "--seed", "4"]
     for folder, flags in (("first", []), ("second", changed)):
-        succeed(*common, *flags, "--checkpoint", str(tmp_path / folder), env=ONE_THREAD)
-    saved = succeed("python", "-c", SAVED, str(tmp_path / "first"), str(tmp_path / "second"))
-    assert saved.stdout.splitlines() == ["0.9 0.5", "0.0001 0.01", "False True", "False"]
-    assert succeed("python", "-c", LOADERS, str(ROOT / "examples")).stdout.strip() == "3 3"
+        finished = single(*common, *flags, "--checkpoint", tmp_path / folder)
+        assert finished.code == 0, finished.stderr
+    alone = pools.get(ALONE)
+    (first,), (second,) = (alone.run(saved_numbers, str(tmp_path / folder)) for folder in ("first", "second"))
+    assert (first[:3], second[:3]) == ((0.9, 0.0001, False), (0.5, 0.01, True))
+    assert first[3] != second[3]
+    assert alone.run(loader_processes, str(ROOT / "examples")) == [(3, 3)]
 
 
 @pytest.mark.horovod
@@ -152,8 +170,8 @@ REFUSED = {
 
 @needs_engine
 @pytest.mark.parametrize("flags", REFUSED, ids=" ".join)
-def test_flags_that_cannot_be_are_refused_with_what_replaces_them(images, flags):
-    finished = run("python", SCRIPT, str(images), "-b", "8", *SMALL, *flags)
+def test_flags_that_cannot_be_are_refused_with_what_replaces_them(images, flags, pools):
+    (finished,) = run_inside(pools.get(ALONE), IMAGENET, str(images), "-b", "8", *SMALL, *flags)
     assert finished.code == 1
     (line,) = finished.stderr.strip().splitlines()
     assert line.startswith("hvdkit: error: ")
@@ -161,14 +179,15 @@ def test_flags_that_cannot_be_are_refused_with_what_replaces_them(images, flags)
 
 
 @needs_engine
-def test_a_net_without_batchnorm_at_a_high_rate_is_warned_about(images):
-    command = [*started("single"), str(images), "-a", "alexnet", "--method", "single", "--image-size", "64"]
-    finished = succeed(*command, "--lr", "0.1", "--evaluate", "-b", "8", env=ONE_THREAD)
+def test_a_net_without_batchnorm_at_a_high_rate_is_warned_about(images, single):
+    flags = ("-a", "alexnet", "--image-size", "64", "--lr", "0.1", "--evaluate", "-b", "8")
+    finished = single(images, *flags)
+    assert finished.code == 0, finished.stderr
     assert "warning: alexnet has no BatchNorm, with which --lr 0.1 may not learn; try --lr 0.01" in finished.stderr
 
 
 @needs_engine
-def test_a_flat_validation_folder_is_refused_and_sort_val_mends_it(images, tmp_path):
+def test_a_flat_validation_folder_is_refused_and_sort_val_mends_it(images, tmp_path, single):
     data, labels = tmp_path / "data", tmp_path / "labels.txt"
     (data / "val").mkdir(parents=True)
     (data / "train").symlink_to(images / "train")
@@ -177,12 +196,12 @@ def test_a_flat_validation_folder_is_refused_and_sort_val_mends_it(images, tmp_p
             name = f"{path.parent.name}_{path.name}"
             (data / "val" / name).write_bytes(path.read_bytes())
             file.write(f"{name} {path.parent.name}\n")
-    command = [*started("single"), str(data), "--method", "single", "-b", "8", "--evaluate", *SMALL]
-    refused = run(*command)
+    flags = (data, "-b", "8", "--evaluate", *SMALL)
+    refused = single(*flags)
     assert refused.code == 1
     assert f"python -m hvdkit.datasets sort-val {data / 'val'} LABELS" in refused.stderr
     succeed("python", "-m", "hvdkit.datasets", "sort-val", str(data / "val"), str(labels))
-    assert "val_top1" in succeed(*command, env=ONE_THREAD).stdout
+    assert "val_top1" in single(*flags).stdout
 
 
 @needs_engine

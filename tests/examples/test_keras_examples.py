@@ -11,7 +11,6 @@ from ranks import on
 
 from hvdkit.horovod_info import gloo_built
 
-pytestmark = pytest.mark.timeout(900)
 FIT, LOOP = "examples/keras_fit.py", "examples/tf_custom_loop.py"
 needs_gloo = pytest.mark.skipif(not gloo_built(), reason="there is no Horovod built with Gloo")
 HERE = available(on("keras", ("mpi",))) or available(on("keras", ("horovod",)))
@@ -24,7 +23,7 @@ LAUNCHERS = [
 def start(launcher, *program):
     """Run an example on two processes and return what it printed."""
     command = hvdkit_run(HERE[0], *program) if launcher is None else [*launcher, *program]
-    return succeed(*command, timeout=300).stdout
+    return succeed(*command).stdout
 
 
 @pytest.mark.parametrize("path", [FIT, LOOP])

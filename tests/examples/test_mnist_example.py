@@ -8,7 +8,6 @@ import pytest
 from example_runs import available, every, keras_elsewhere, one_engine_each
 from ranks import Combination
 
-pytestmark = pytest.mark.timeout(600)
 EVERY = [*every(), *one_engine_each(keras_elsewhere())]
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 SUMMARY = {
@@ -57,8 +56,8 @@ def test_frameworks_and_engines_end_within_two_hundredths(summaries):
 def test_two_halves_of_a_batch_train_like_one_process(summaries, combination):
     flags = ("--epochs", "1", "--lr", "0.001", "--lr-scaling", "none", "--warmup-epochs", "0")
     alone = Combination(combination.framework, "serial", 1, combination.env)
-    one = summaries.of(alone, "--batch-size", "128", *flags)
-    two = summaries.of(combination, "--batch-size", "64", *flags)
+    one = summaries.inside(alone, "--batch-size", "128", *flags)
+    two = summaries.inside(combination, "--batch-size", "64", *flags)
     assert (one["size"], two["size"]) == (1, 2)
     assert one["global_batch_size"] == two["global_batch_size"] == 128
     assert one["learning_rate"] == two["learning_rate"] == 0.001

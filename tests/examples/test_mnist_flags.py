@@ -1,22 +1,21 @@
-"""Every flag of examples/mnist.py changes something; most runs are one plain process on a few digits."""
+"""Every flag of examples/mnist.py changes something; most runs are on a few digits, in ranks that wait for work."""
 
 from __future__ import annotations
 
 import pytest
 from example_runs import (
     MNIST,
-    ROOT,
     available,
     error_lines,
     every,
-    hvdkit_run,
     keras_elsewhere,
     one_process,
-    run,
+    run_inside,
 )
 from ranks import on
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.processes
+
 PLAIN = available(one_process())[:1]
 PAIRS = available([*every(), *keras_elsewhere()])[:1]
 ENGINES = [*on("torch", sizes=(1,)), *on("tf", sizes=(1,)), *on("keras", sizes=(1,), env={"KERAS_BACKEND": "jax"})]
@@ -24,26 +23,14 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "adagrad")
 
 
 @pytest.fixture
-def command(digits):
-    """A plain process of the first framework that is here, with its variables."""
+def summary(digits, summaries):
+    """The summary of one process with the first framework that is here; one epoch unless said otherwise."""
 
     def of(*flags, data=True):
         if not PLAIN:
             pytest.skip("there is no framework here")
-        one = PLAIN[0]
         folder = ("--data-dir", str(digits)) if data else ()
-        return ["python", MNIST, "--framework", one.framework, *folder, *flags], dict(one.env)
-
-    return of
-
-
-@pytest.fixture
-def summary(command, summaries):
-    """The summary of a plain process, one epoch unless said otherwise."""
-
-    def of(*flags, **options):
-        words, env = command("--epochs", "1", *flags, **options)
-        return summaries.of_command(*words, env=env)
+        return summaries.inside(PLAIN[0], *folder, "--epochs", "1", *flags)
 
     return of
 
@@ -55,18 +42,31 @@ def pair(digits, summaries):
     def of(*flags):
         if not PAIRS:
             pytest.skip("there is no engine here")
-        return summaries.of(PAIRS[0], "--data-dir", str(digits), "--epochs", "1", *flags)
+        return summaries.inside(PAIRS[0], "--data-dir", str(digits), "--epochs", "1", *flags)
 
     return of
 
 
 @pytest.fixture
-def refusal(command):
-    """The error line of a plain process that must be refused."""
+def ended(digits, pools):
+    """How one process ended."""
+
+    def of(*flags, **options):
+        if not PLAIN:
+            pytest.skip("there is no framework here")
+        common = ("--framework", PLAIN[0].framework, "--data-dir", str(digits), "--epochs", "1")
+        (finished,) = run_inside(pools.get(PLAIN[0]), MNIST, *common, *flags, **options)
+        return finished
+
+    return of
+
+
+@pytest.fixture
+def refusal(ended):
+    """The error line of a process that must be refused."""
 
     def of(*flags):
-        words, env = command("--epochs", "1", *flags)
-        finished = run(*words, env=env)
+        finished = ended(*flags)
         assert finished.code == 1
         assert "Traceback" not in finished.stderr
         (line,) = error_lines(finished)
@@ -130,12 +130,9 @@ def test_workers_load_the_same_samples(summary, refusal):
 
 
 @pytest.mark.parametrize("combination", [entry for entry in one_process() if entry.values[0].framework != "torch"])
-def test_workers_are_refused_by_the_others(combination, digits):
-    finished = run(
-        *("python", MNIST, "--framework", combination.framework),
-        *("--data-dir", str(digits), "--workers", "2"),
-        env=dict(combination.env),
-    )
+def test_workers_are_refused_by_the_others(combination, digits, pools):
+    flags = ("--framework", combination.framework, "--data-dir", str(digits), "--workers", "2")
+    (finished,) = run_inside(pools.get(combination), MNIST, *flags)
     (line,) = error_lines(finished)
     assert finished.code == 1
     assert "workers" in line
@@ -157,38 +154,32 @@ def test_resume_needs_a_folder(refusal):
     assert "--resume needs --checkpoint DIR" in refusal("--resume")
 
 
-def test_checkpoint_and_resume(command, tmp_path, summaries):
-    folder = str(tmp_path / "checkpoints")
-    words, env = command("--epochs", "1", "--checkpoint", folder)
-    assert run(*words, env=env).code == 0
+def test_checkpoint_and_resume(ended, refusal, summary, tmp_path):
+    folder = ("--checkpoint", str(tmp_path / "checkpoints"))
+    assert ended(*folder).code == 0
     (file,) = (tmp_path / "checkpoints").iterdir()
     assert file.stem == "epoch-0001"
-    again = run(*words, env=env)
-    assert again.code == 1
-    assert "holds 1 checkpoint(s) of an earlier run" in error_lines(again)[0]
-    words, env = command("--epochs", "2", "--checkpoint", folder, "--resume")
-    assert len(summaries.of_command(*words, env=env)["epochs"]) == 2
+    assert "holds 1 checkpoint(s) of an earlier run" in refusal(*folder)
+    assert len(summary("--epochs", "2", *folder, "--resume")["epochs"]) == 2
 
 
-def test_without_out_nothing_is_written_beside_the_checkpoint(command, tmp_path):
-    words, env = command("--epochs", "1")
-    finished = run(words[0], str(ROOT / MNIST), *words[2:], env=env, cwd=tmp_path)
+def test_without_out_nothing_is_written_beside_the_checkpoint(ended, tmp_path):
+    finished = ended(cwd=tmp_path)
     assert finished.code == 0
     assert list(tmp_path.iterdir()) == []
     assert "epoch 1: " in finished.stderr
 
 
 @pytest.mark.parametrize("combination", every())
-def test_fp16_allreduce(combination, digits, summaries):
+def test_fp16_allreduce(combination, digits, summaries, pools):
     flags = ("--data-dir", str(digits), "--epochs", "1")
     if combination.engine == "mpi":
         program = (MNIST, "--framework", combination.framework, *flags, "--fp16-allreduce")
-        finished = run(*hvdkit_run(combination, *program), env=dict(combination.env))
-        lines = error_lines(finished)
-        assert finished.code == 1
-        assert {line.split("hvdkit")[0] for line in lines} == {"[0] ", "[1] ", ""}
-        assert all("engine 'mpi' cannot sum half precision" in line for line in lines)
+        for finished in run_inside(pools.get(combination), *program):
+            (line,) = error_lines(finished)
+            assert finished.code == 1
+            assert "engine 'mpi' cannot sum half precision" in line
         return
-    halved = summaries.of(combination, *flags, "--fp16-allreduce")
+    halved = summaries.inside(combination, *flags, "--fp16-allreduce")
     assert len(set(halved["weights_sha256"])) == 1
-    assert weights(halved) != weights(summaries.of(combination, *flags))
+    assert weights(halved) != weights(summaries.inside(combination, *flags))

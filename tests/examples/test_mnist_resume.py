@@ -14,8 +14,6 @@ from example_runs import (
     write_digits,
 )
 
-pytestmark = pytest.mark.timeout(900)
-
 # each rank is given a folder that no other rank sees
 OWN_FOLDER = f"""
 import os, runpy, sys
@@ -39,7 +37,7 @@ def test_the_curve_after_a_resume_is_that_of_an_uninterrupted_run(combination, s
     command = hvdkit_run(combination, str(script), str(tmp_path), "--framework", combination.framework, *common)
     env = dict(combination.env)
 
-    whole = summaries.of(combination, *common, "--epochs", "4")
+    whole = summaries.inside(combination, *common, "--epochs", "4")
     succeed(*command, "--epochs", "2", env=env)
     files = sorted(path.name for path in (tmp_path / "rank-0").iterdir())
     assert [name.split(".")[0] for name in files] == ["epoch-0001", "epoch-0002"]

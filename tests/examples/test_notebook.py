@@ -9,13 +9,12 @@ import pytest
 from example_runs import ROOT, available, every, succeed
 from ranks import Combination
 
-pytestmark = pytest.mark.timeout(600)
 CHOICE = 'framework = "torch"'
 
 EXECUTE = """
 import sys, nbclient, nbformat
 notebook = nbformat.read(sys.argv[1], as_version=4)
-nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
 nbformat.write(notebook, sys.argv[1])
 """
 
@@ -49,6 +48,7 @@ def framework_here():
     return found[0].framework
 
 
+@pytest.mark.processes
 def test_f08_the_notebook_prints_one_result_for_each_rank(tmp_path):
     pytest.importorskip("ipykernel")
     pytest.importorskip("nbclient")
@@ -67,6 +67,7 @@ def test_f08_the_notebook_prints_one_result_for_each_rank(tmp_path):
 HOROVOD: list[Combination] = [one for one in available(every()) if one.engine == "horovod"]
 
 
+@pytest.mark.processes
 @pytest.mark.horovod
 @pytest.mark.skipif(not HOROVOD, reason="there is no Horovod for a framework here")
 def test_horovod_run_takes_a_function_that_uses_hvdkit(tmp_path, digits):

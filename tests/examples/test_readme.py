@@ -75,6 +75,7 @@ def test_there_are_commands():
     assert {"pip", "tox", "hvdkit"} <= set(programs)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_is_accepted(words):
     CHECKS[PurePath(words[0]).name](words)

@@ -7,9 +7,10 @@ import re
 
 import numpy as np
 import pytest
-from example_runs import available, error_lines, every, hvdkit_run, one_process, run, succeed
+from example_runs import available, error_lines, every, hvdkit_run, one_process, run, run_inside, succeed
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.processes
+
 RESNET34 = "examples/resnet34.py"
 # what runs every time; the other pairs of data and launcher are slow
 SHORT = {
@@ -77,7 +78,7 @@ def test_h04_images_per_second_of_each_process_and_in_total(combination, data, l
         command = ["horovodrun", "-np", "2", "python", *program]
     else:
         command = hvdkit_run(combination, *program)
-    finished = succeed(*command, "--out", str(tmp_path), timeout=560)
+    finished = succeed(*command, "--out", str(tmp_path))
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["framework"], summary["engine"], summary["size"]) == (combination.framework, combination.engine, 2)
     assert (summary["global_batch_size"], summary["steps_per_epoch"]) == (8, 3)
@@ -112,10 +113,10 @@ def check_lines(text, summary):
 
 
 @pytest.mark.skipif(not PAIRS, reason="there is no engine here")
-def test_every_number_of_the_command_line_counts(tmp_path, photographs):
+def test_every_number_of_the_command_line_counts(tmp_path, photographs, pools):
     flags = ("--epochs", "2", "--batch-size", "3", "--lr", "0.001", "--warmup-epochs", "4", "--image-size", "12")
     program = (RESNET34, "--framework", PAIRS[0].framework, "--data-dir", str(photographs), "--steps", "2")
-    succeed(*hvdkit_run(PAIRS[0], *program, *flags, "--out", str(tmp_path)))
+    assert {ended.code for ended in run_inside(pools.get(PAIRS[0]), *program, *flags, "--out", str(tmp_path))} == {0}
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["global_batch_size"], summary["steps_per_epoch"], len(summary["epochs"])) == (6, 2, 2)
     assert summary["learning_rate"] == pytest.approx(0.002)
@@ -124,13 +125,13 @@ def test_every_number_of_the_command_line_counts(tmp_path, photographs):
 
 
 @pytest.fixture
-def refusal():
-    """The error line of a plain process that must be refused."""
+def refusal(pools):
+    """The error line of a process that must be refused."""
 
     def of(*flags):
         if not PLAIN:
             pytest.skip("there is no framework here")
-        finished = run("python", RESNET34, "--framework", PLAIN[0].framework, *flags, env=dict(PLAIN[0].env))
+        (finished,) = run_inside(pools.get(PLAIN[0]), RESNET34, "--framework", PLAIN[0].framework, *flags)
         assert finished.code == 1
         assert "Traceback" not in finished.stderr
         assert "epoch 1" not in finished.stderr

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS, PROMISED_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 RANK = """
@@ -65,7 +66,7 @@ class Launch:
             **options,
         )
 
-    def __call__(self, *arguments, env=None, timeout=120):
+    def __call__(self, *arguments, env=None, timeout=HANG_SECONDS):
         process = self.start(*arguments, env=env)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -88,13 +89,18 @@ class Launch:
                 found[int(folder.name)] = command
         return found
 
-    def wait_until(self, condition, seconds):
-        """Return how long it took until the condition held; fail after the limit."""
+    def wait_until(self, condition):
+        """Wait until a condition holds; fail after the time that guards against a hang."""
         start = time.monotonic()
         while not condition():
-            assert time.monotonic() - start < seconds, f"after {seconds} s: {self.processes()}"
-            time.sleep(0.1)
-        return time.monotonic() - start
+            assert time.monotonic() - start < HANG_SECONDS, self.processes()
+            time.sleep(0.05)
+
+    def end_within(self, limit):
+        """Wait until no process of the jobs is left; fail if that took longer than a promise in seconds."""
+        start, began = time.monotonic(), time.time()
+        self.wait_until(lambda: not self.processes())
+        assert time.monotonic() - start < limit(PROMISED_SECONDS, since=began)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit.errors import LaunchError
 from hvdkit.launch.hosts import Host, parse_hosts
@@ -66,7 +67,13 @@ if __name__ == "__main__":
 """)
     command = [sys.executable, script, "--x"]
     plain = subprocess.run(
-        command, cwd=launch.folder, env=launch.environment(), capture_output=True, text=True, timeout=60, check=True
+        command,
+        cwd=launch.folder,
+        env=launch.environment(),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=True,
     )
     done = launch("-np", 1, script, "--x")
     assert done.stdout == f"[0] {plain.stdout}"
@@ -114,7 +121,12 @@ def test_the_launcher_imports_no_framework(launch):
         "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'horovod', 'mpi4py'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=launch.environment(), capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        env=launch.environment(),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=True,
     )
     assert done.stdout == "[]\n"
 

@@ -8,6 +8,7 @@ import select
 import subprocess
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit.launch.hosts import Host
 from hvdkit.launch.launchers import Job, command_line, root_variables
@@ -82,13 +83,13 @@ def on_a_terminal(launch, *arguments):
     process = launch.start(*arguments, stdout=follower, stderr=follower)
     os.close(follower)
     shown = b""
-    while select.select([leader], [], [], 60)[0]:
+    while select.select([leader], [], [], HANG_SECONDS)[0]:
         try:
             shown += os.read(leader, 65536)
         except OSError:
             break
     os.close(leader)
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=HANG_SECONDS) == 0
     return shown
 
 
@@ -120,11 +121,11 @@ def test_a_last_line_without_an_end_is_shown(launch):
 
 
 def test_lines_appear_when_they_are_written(launch):
-    process = launch.start("-np", 1, launch.script('print("first")\ntime.sleep(60)\n'))
-    assert select.select([process.stdout], [], [], 20)[0], "no line within 20 s of a script that sleeps 60 s"
+    process = launch.start("-np", 1, launch.script('print("first")\ntime.sleep(600)\n'))
+    assert select.select([process.stdout], [], [], HANG_SECONDS)[0], "no line of a script that sleeps"
     assert process.stdout.readline() == "[0] first\n"
     process.terminate()
-    process.communicate(timeout=15)
+    process.communicate(timeout=HANG_SECONDS)
 
 
 def test_a_reader_that_goes_away_ends_the_job(launch):
@@ -132,8 +133,8 @@ def test_a_reader_that_goes_away_ends_the_job(launch):
     process = launch.start("-np", 2, "--engine", "mpi", script)
     process.stdout.readline()
     process.stdout.close()
-    process.wait(timeout=20)
-    launch.wait_until(lambda: not launch.processes(), 5)
+    process.wait(timeout=HANG_SECONDS)
+    launch.wait_until(lambda: not launch.processes())
 
 
 @pytest.mark.mpi
@@ -148,7 +149,7 @@ def test_under_a_bare_mpiexec_the_child_module_needs_no_job_folder(launch, statu
         env=launch.environment(**root_variables()),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == status

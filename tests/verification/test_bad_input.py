@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from limits import HANG_SECONDS
 from rank_jobs import environment
+
+pytestmark = pytest.mark.processes
 
 FILES = {
     "right.py": "import hvdkit\nbig = hvdkit.Recipe(model='mnist_cnn', data=None)\nother = big.replace(seed=1)\n",
@@ -27,7 +30,7 @@ def refusal(folder: Path, file: str, *flags: str) -> str:
     for name, text in FILES.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "hvdkit", "verify", str(folder / file) if file else "", *flags]
-    finished = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS)
     assert finished.returncode == 2, finished.stdout + finished.stderr
     assert finished.stdout == ""
     assert "Traceback" not in finished.stderr

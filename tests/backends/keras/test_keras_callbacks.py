@@ -7,8 +7,6 @@ import pytest
 from keras_kinds import EVERYWHERE, ON_JAX, ON_TENSORFLOW, ON_TORCH
 from ranks import slowly
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_b02_c02_c03_what_would_make_ranks_differ_is_refused_before_the_first_step(ranks):
@@ -77,7 +75,7 @@ def test_b02_c02_c03_what_would_make_ranks_differ_is_refused_before_the_first_st
         "b02": "compile has no experimental_run_tf_function any more; leave it out, gradients are reduced in the "
         "optimizer",
     }
-    assert ranks.run(body, timeout=150) == [expected, expected]
+    assert ranks.run(body) == [expected, expected]
 
 
 @pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX)], indirect=True)
@@ -121,7 +119,7 @@ def test_e01_c03_files_are_rank_0s_and_decisions_are_common(ranks, tmp_path):
         return history["val_loss"], [float(rate) for rate in rates], runs.state(model, model.optimizer), files, local
 
     (first, rates, state, files, local), (second, other_rates, other_state, none, other) = ranks.run(
-        body, str(tmp_path), timeout=150
+        body, str(tmp_path)
     )
     assert first == second
     assert rates == other_rates

@@ -10,7 +10,6 @@ from ranks import on, slowly
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(120)
 ON_TF = on("tf", engines=("mpi",))
 ALL = [*EVERYWHERE, *ON_TF]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from keras_kinds import EVERYWHERE, ON_HOROVOD, ON_TENSORFLOW, ON_TORCH
 
-pytestmark = pytest.mark.timeout(120)
 BATCH, EPOCHS = 4, 3
 
 

@@ -8,7 +8,6 @@ from ranks import on
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(240)
 TORCH = [*ON_TORCH, *on("keras", engines=("mpi", "horovod"), env={"KERAS_BACKEND": "torch"})]
 
 
@@ -57,16 +56,16 @@ def check(results):
 
 @pytest.mark.parametrize("ranks", TORCH, indirect=True)
 def test_keras_on_torch_equals_one_process(ranks):
-    check(ranks.run(compared, 29, timeout=100))
+    check(ranks.run(compared, 29))
     if ranks.engine == "torch":
-        check(ranks.run(compared, 25, timeout=60))
-        check(ranks.run(compared, 41, accumulate=4, timeout=60))
+        check(ranks.run(compared, 25))
+        check(ranks.run(compared, 41, accumulate=4))
 
 
 @pytest.mark.parametrize("ranks", ON_JAX, indirect=True)
 def test_keras_on_jax_equals_one_process(ranks):
-    check(ranks.run(compared, 29, timeout=100))
-    check(ranks.run(compared, 25, timeout=60))
+    check(ranks.run(compared, 29))
+    check(ranks.run(compared, 25))
 
 
 @pytest.mark.parametrize("ranks", [*TORCH[:2], *ON_JAX], indirect=True)
@@ -93,4 +92,4 @@ def test_fit_keeps_the_order_of_the_batches_by_itself(ranks):
             alone.train_on_batch(data[0][indices], data[1][indices])
         return runs.distance(runs.values(model.weights), runs.values(alone.weights), before)
 
-    assert max(ranks.run(body, timeout=120)) <= 1e-4
+    assert max(ranks.run(body)) <= 1e-4

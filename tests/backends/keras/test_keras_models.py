@@ -8,8 +8,6 @@ from ranks import launch_fresh, on
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.parametrize("ranks", [*EVERYWHERE, *ON_HOROVOD], indirect=True)
 @pytest.mark.parametrize("built", [True, False])
@@ -255,7 +253,7 @@ def test_b06_xla_is_switched_off_or_refused_before_a_step(ranks):
             refused = str(error)
         return found, refused, before == runs.values(model.weights)[0].tobytes()
 
-    (found, refused, unchanged), (other, _, _) = ranks.run(body, timeout=120)
+    (found, refused, unchanged), (other, _, _) = ranks.run(body)
     assert found == other
     assert unchanged
     states = [state for state, _ in found.values()]

@@ -41,7 +41,7 @@ def trained(model_of, optimizer_of):
 @pytest.mark.parametrize("kind", ["keras", "tf.keras"])
 @pytest.mark.parametrize("ranks", ON_TENSORFLOW, indirect=True)
 def test_b09_keras_and_tf_keras_of_tensorflow_are_taken(ranks, kind):
-    assert [outcome for _, outcome in ranks.run(trained, kind, kind, timeout=120)] == ["trained", "trained"]
+    assert [outcome for _, outcome in ranks.run(trained, kind, kind)] == ["trained", "trained"]
 
 
 @needs_tf_keras
@@ -55,13 +55,13 @@ def test_b09_keras_and_tf_keras_of_tensorflow_are_taken(ranks, kind):
     ],
 )
 def test_b09_objects_of_tf_keras_beside_keras_3_are_refused_by_name(ranks, model_of, optimizer_of, refused):
-    for version, outcome in ranks.run(trained, model_of, optimizer_of, timeout=120):
+    for version, outcome in ranks.run(trained, model_of, optimizer_of):
         assert outcome == f"{refused} of Keras {version}; take model and optimizer from the same Keras"
 
 
 @needs_tf_keras
 @pytest.mark.parametrize("ranks", LEGACY, indirect=True)
 def test_b09_the_legacy_variable_makes_tf_keras_of_tf_keras(ranks):
-    assert [outcome for _, outcome in ranks.run(trained, "keras", "keras", timeout=120)] == ["trained", "trained"]
-    for _, outcome in ranks.run(trained, "tf.keras", "tf.keras", timeout=120):
+    assert [outcome for _, outcome in ranks.run(trained, "keras", "keras")] == ["trained", "trained"]
+    for _, outcome in ranks.run(trained, "tf.keras", "tf.keras"):
         assert "is no optimizer of Keras 3" in outcome

@@ -6,7 +6,6 @@ import pytest
 from keras_kinds import EVERYWHERE, ON_HOROVOD, ON_JAX, ON_TENSORFLOW, ON_TORCH
 from ranks import on, slowly
 
-pytestmark = pytest.mark.timeout(400)
 ALL = [*ON_TENSORFLOW, *ON_TORCH, *slowly(ON_JAX)]
 
 
@@ -105,7 +104,7 @@ CASES = [
 @pytest.mark.parametrize("ranks", [*EVERYWHERE, *ON_HOROVOD], indirect=True)
 @pytest.mark.parametrize(("policy", "options"), CASES)
 def test_an_overflow_on_one_rank_makes_all_skip(ranks, policy, options):
-    check_skipped(ranks.run(trained, policy, options, timeout=150), 1e-4 if policy == "float32" else 2e-2)
+    check_skipped(ranks.run(trained, policy, options), 1e-4 if policy == "float32" else 2e-2)
 
 
 @pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
@@ -115,7 +114,7 @@ def test_an_overflow_leaves_accumulation_in_step(ranks):
 
         return trained("float32", {"clipnorm": 0.05}, accumulate=2) if hasattr(keras, "ops") else None
 
-    results = ranks.run(body, timeout=150)
+    results = ranks.run(body)
     if results[0] is None:
         pytest.skip("Keras 2 optimizers cannot accumulate")
     first, second = results
@@ -154,7 +153,7 @@ def test_mixed_bfloat16_equals_the_same_batches_in_one_process(ranks):
         kinds = {str(value.dtype) for value in runs.values(model.weights)}
         return runs.state(model, model.optimizer), far, kinds, bool(passes)
 
-    (state, far, kinds, exact), (other, *_) = ranks.run(body, timeout=150)
+    (state, far, kinds, exact), (other, *_) = ranks.run(body)
     assert state == other
     assert kinds == {"float32"}
     assert far <= (1e-5 if exact else 5e-2)
@@ -184,7 +183,7 @@ def test_what_would_hide_an_overflow_is_refused(ranks):
             keras.mixed_precision.set_global_policy("float32")
         return found
 
-    for found in ranks.run(body, timeout=150):
+    for found in ranks.run(body):
         assert found == [
             "compression 'fp16' limits gradients, which hides the overflow that loss scaling looks for; use "
             "compression='none', or train in bfloat16",
@@ -220,7 +219,7 @@ def test_precision_of_a_recipe(ranks):
             refused = str(error)
         return found, refused
 
-    (found, refused), (other, _) = ranks.run(body, ranks.combination.framework, timeout=200)
+    (found, refused), (other, _) = ranks.run(body, ranks.combination.framework)
     assert found == other
     whole = found["fp32"][0]
     for precision, tolerance in (("bf16", 0.1), ("fp16", 0.02)):

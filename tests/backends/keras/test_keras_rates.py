@@ -8,7 +8,6 @@ from keras_kinds import EVERYWHERE
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(400)
 STEPS = 7
 
 
@@ -101,7 +100,7 @@ def test_b03_a_schedule_object_in_fit_and_in_a_recipe(ranks):
         nets = [model, *(trainer.model for trainer in trainers)]
         return config, rates, [runs.values(net.weights)[0] for net in nets]
 
-    results = ranks.run(body, timeout=150)
+    results = ranks.run(body)
     assert [entry.tobytes() for entry in results[0][2]] == [entry.tobytes() for entry in results[1][2]]
     expected = [0.02 * 0.5 ** (step / 5) for step in range(2 * STEPS)]
     for config, rates, nets in results:
@@ -139,7 +138,7 @@ def test_warmup_then_schedule_in_a_script(ranks):
 
     rates = [0.01 + 0.01 * (step + 1) / STEPS for step in range(STEPS)] + [0.01] * STEPS + [0.0002] * STEPS
     rates += [0.02 / (3 + batch / STEPS) for batch in range(STEPS)]
-    results = ranks.run(body, timeout=150)
+    results = ranks.run(body)
     assert results[0][2] == results[1][2]
     for weights, plain, _ in results:
         assert plain
@@ -163,7 +162,7 @@ def test_warmup_and_schedule_of_a_recipe(ranks):
 
     rates = [0.01 + 0.01 * (step + 1) / STEPS for step in range(STEPS)]
     rates += [0.02 / (1 + step / STEPS) for step in range(STEPS, 3 * STEPS)]
-    for weights, found in ranks.run(body, timeout=150):
+    for weights, found in ranks.run(body):
         assert found == pytest.approx([rates[step] for step in (6, 13, 20)])
         assert far(weights, rates, 3) < 1e-5
 
@@ -222,7 +221,7 @@ def test_b03_rates_that_cannot_be_set_are_refused_before_training(ranks):
         "hvdkit.keras.scale_lr(1.0), or give a number and Recipe(schedule=...)"
     )
     several = "LearningRateWarmupCallback sets the rate of every batch; compile the model with steps_per_execution=1"
-    for found in ranks.run(body, timeout=120):
+    for found in ranks.run(body):
         assert found == [
             own,
             own,

@@ -7,8 +7,6 @@ import pytest
 from keras_kinds import EVERYWHERE
 from ranks import launch_fresh
 
-pytestmark = pytest.mark.timeout(400)
-
 PLAIN = """
 import sys
 
@@ -95,14 +93,14 @@ def load_and_go_on(folder, name):
 
 @pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_e06_plain_keras_opens_what_is_saved_and_hvdkit_goes_on_from_it(ranks, tmp_path):
-    (saved, after, keras3), (_, other, _) = ranks.run(train_and_save, str(tmp_path), timeout=150)
+    (saved, after, keras3), (_, other, _) = ranks.run(train_and_save, str(tmp_path))
     assert after == other
     environment = dict(ranks.combination.env)
-    done = launch_fresh(PLAIN.format(folder=str(tmp_path)), env=environment, timeout=120)
+    done = launch_fresh(PLAIN.format(folder=str(tmp_path)), env=environment)
     assert done.code == 0, done.stderr
     assert done.stdout.split() == (["opened"] if environment else ["exported", "opened"])
     for name in ("model.keras",) if keras3 else ("model.keras", "model.h5"):
-        for kind, loaded, continued in ranks.run(load_and_go_on, str(tmp_path), name, timeout=120):
+        for kind, loaded, continued in ranks.run(load_and_go_on, str(tmp_path), name):
             assert kind == "Adam"
             assert loaded == saved, name
             assert continued == after, name

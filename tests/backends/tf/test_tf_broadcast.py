@@ -7,7 +7,6 @@ from ranks import on
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(120)
 TWO = on("tf", engines=("mpi", "horovod"))
 MPI = on("tf", engines=("mpi",))
 

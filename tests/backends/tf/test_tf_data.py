@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from ranks import on
 
-pytestmark = pytest.mark.timeout(120)
 MPI = on("tf", engines=("mpi",))
 SIZES = on("tf", engines=("mpi",), sizes=(2, 3))
 

@@ -7,8 +7,6 @@ from ranks import on
 
 import hvdkit
 
-pytestmark = pytest.mark.timeout(120)
-
 BATCH, EPOCHS = 4, 5
 BAND = {"float32": 1e-4, "float64": 1e-10}
 CASES = {

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from ranks import on
 
-pytestmark = pytest.mark.timeout(120)
 TWO = on("tf", engines=("mpi", "horovod"))
 MPI = on("tf", engines=("mpi",))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from ranks import on
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.parametrize("ranks", on("tf", engines=("serial",), sizes=(1,)), indirect=True)
 def test_a_loop_on_one_process_equals_the_plain_script(ranks):

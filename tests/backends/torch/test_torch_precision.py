@@ -152,7 +152,7 @@ def test_a_compiled_model_trains_as_one_that_is_not_and_keeps_its_names(ranks):
         names = list(plain.model.state_dict()) == list(compiled.model.state_dict())
         return abs(weights(plain) - weights(compiled)).max(), names, compiled.summary()
 
-    for difference, names, summary in ranks.run(body, timeout=240):
+    for difference, names, summary in ranks.run(body):
         assert difference < 1e-5
         assert names
         assert "compiled" in summary

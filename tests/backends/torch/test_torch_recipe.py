@@ -204,6 +204,6 @@ def test_the_digits_are_learnt_and_predict_agrees_with_evaluate(ranks):
         right = np.mean(trainer.predict(x).argmax(1) == y)
         return history.epochs[-1]["val_accuracy"], trainer.evaluate()["accuracy"], float(right)
 
-    for seen, evaluated, predicted in ranks.run(body, timeout=120):
+    for seen, evaluated, predicted in ranks.run(body):
         assert seen > 0.75
         assert seen == evaluated == pytest.approx(predicted, abs=1e-12)

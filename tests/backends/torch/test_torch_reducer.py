@@ -124,7 +124,7 @@ def test_compiled_models_equal_one_process(ranks, backend):
         compiled = {}
         return both(mlp, loss, sgd)
 
-    same_and_close(ranks.run(body, timeout=240))
+    same_and_close(ranks.run(body))
 
 
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)

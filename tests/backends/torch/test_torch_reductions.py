@@ -92,7 +92,7 @@ _reason = unavailable(Combination("torch", "horovod", 2)) or (
 @pytest.mark.torch
 @pytest.mark.skipif(bool(_reason), reason=str(_reason))
 def test_adasum_of_two_ranks_is_the_formula_for_each_parameter():
-    done = launch_fresh(ADASUM, engine="mpi", size=2, timeout=120)
+    done = launch_fresh(ADASUM, engine="mpi", size=2)
     assert done.code == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("["))
     (own_0, reduced_0), (own_1, reduced_1) = json.loads(line.rpartition(" ")[0])

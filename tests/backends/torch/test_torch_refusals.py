@@ -143,6 +143,7 @@ torch_here = pytest.mark.skipif(
 )
 
 
+@pytest.mark.processes
 @torch_here
 @pytest.mark.torch
 def test_a08_torch_after_tensorflow_is_refused_and_torch_alone_never_loads_it():
@@ -161,6 +162,7 @@ hk.init()
     )
 
 
+@pytest.mark.processes
 @torch_here
 @pytest.mark.torch
 @pytest.mark.parametrize("state", ["missing", "other_framework"])
