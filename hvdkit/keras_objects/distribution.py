@@ -56,6 +56,8 @@ def distribute_optimizer(
         raise ModelError(f"{type(inner).__name__} applies gradients in its own way; leave out accumulate and clip_norm")
     channel = shared_channel()
     channel.check_compression(compression)
+    if library() == "torch" and channel.size > 1:
+        _reduce_alone(optimizer, model)
     if channel.size > 1 and count_samples and model is None:
         _check_wrapping_to_come(optimizer)
     reduction = Reduction(channel, compression, clip_norm)
@@ -70,6 +72,12 @@ def distribute_optimizer(
     if model is not None and count_samples and accumulate == 1 and channel.size > 1:
         note_samples(model, reduction)
     return optimizer
+
+
+def _reduce_alone(optimizer: Any, model: Any) -> None:
+    from hvdkit.keras_objects.torch_wrapping import reduce_alone  # it needs torch
+
+    reduce_alone(optimizer, model)
 
 
 def reduction_of(optimizer: Any) -> Reduction | None:

@@ -204,7 +204,7 @@ def schedule_of(optimizer: Any) -> Any:
 
 def steps_per_execution(model: Any) -> int:
     """Return the batches that ``fit`` runs between two calls of the callbacks."""
-    found: Any = model.steps_per_execution if is_keras3() else model._steps_per_execution
+    found: Any = model.steps_per_execution
     return 1 if found is None else int(found)
 
 

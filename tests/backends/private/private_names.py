@@ -1,0 +1,170 @@
+"""The names that frameworks and Horovod do not promise to keep, and that hvdkit leans on: one table.
+
+``test_private_names.py`` looks for each of them in the installed version, and refuses one in hvdkit that is not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RATES = "hvdkit/keras_objects/driven_rates.py"
+TF_DATASETS = "hvdkit/keras_objects/tf_datasets.py"
+VERSIONS = "hvdkit/keras_objects/versions.py"
+WRAPPING = "hvdkit/keras_objects/torch_wrapping.py"
+BATCH_NORM = "hvdkit/torch/batch_norm.py"
+HOROVOD = "hvdkit/engines/horovod.py"
+TORCH_HOROVOD = "hvdkit/channels/torch_horovod.py"
+HOROVOD_INFO = "hvdkit/horovod_info.py"
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """One name.
+
+    Attributes:
+        library: Where it is: ``torch``, ``tf``, ``keras`` (2 and 3), ``horovod torch`` or ``horovod tf``. ``keras 2``
+            is Keras 2 alone, ``keras 3.16 torch`` is Keras 3 from 3.16 on, on torch.
+        name: Dotted, from a module that can be imported; or behind ``:``, from a specimen or a module in front of it.
+        file: Of hvdkit, that uses it.
+        purpose: What for.
+        kind: ``callable``; ``value`` for anything; ``variable`` for what has ``assign``; ``hook`` for a method that an
+            optimizer must call in every update, also where an instance has another in its place; ``class`` for a part
+            of the specimen's class's name; ``path`` for the end of the path of one of its variables; ``extension`` for
+            a compiled one, and ``text`` for what stands in it.
+    """
+
+    library: str
+    name: str
+    file: str
+    purpose: str
+    kind: str = "callable"
+
+    def __str__(self) -> str:
+        return f"{self.library} {self.name}"
+
+
+TABLE = (
+    PrivateName("torch", "torch._foreach_copy_", "hvdkit/torch/buckets.py", "fill a bucket in one call"),
+    PrivateName("torch", "torch._foreach_zero_", "hvdkit/torch/buckets.py", "empty missing gradients in one call"),
+    PrivateName(
+        "torch",
+        "torch.autograd.Variable._execution_engine.queue_callback",
+        "hvdkit/torch/reducer.py",
+        "finish the reduction when backward() ends",
+    ),
+    PrivateName(
+        "torch", "torch.nn.modules.batchnorm._BatchNorm", BATCH_NORM, "be a BatchNorm layer of torch's for isinstance"
+    ),
+    *(
+        PrivateName("torch", f"torch.nn.{kind}._check_input_dim", BATCH_NORM, "refuse the inputs that torch refuses")
+        for kind in ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+    ),
+    PrivateName("torch", "copyreg._reconstructor", BATCH_NORM, "write a pickle that opens without hvdkit"),
+    PrivateName(
+        "torch",
+        "torch.nn.modules.module.register_module_module_registration_hook",
+        WRAPPING,
+        "see a wrapper as it is put around a model",
+    ),
+    PrivateName("tf", "shuffled:_inputs", TF_DATASETS, "look at what a data set is made of"),
+    PrivateName("tf", "shuffled:_seed", TF_DATASETS, "find a shuffle without a seed", "value"),
+    PrivateName("tf", "shuffled:_seed2", TF_DATASETS, "find a shuffle without a seed", "value"),
+    PrivateName("tf", "shuffled:Shuffle", TF_DATASETS, "find a shuffle before the shard", "class"),
+    PrivateName("tf", "repeated:Repeat", TF_DATASETS, "find a repetition before the shard", "class"),
+    PrivateName("tf", "batched:Batch", TF_DATASETS, "find batches before the shard", "class"),
+    PrivateName(
+        "tf",
+        "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext",
+        "hvdkit/keras_objects/tf_gradients.py",
+        "refuse a function that XLA compiles",
+    ),
+    PrivateName(
+        "tf",
+        "tensorflow.python.eager.context.global_seed",
+        "hvdkit/keras_objects/variables.py",
+        "give each rank random numbers of its own in Keras 2",
+    ),
+    PrivateName("keras", "sgd:_clip_gradients", VERSIONS, "reduce gradients once per update, before clipping", "hook"),
+    PrivateName("keras", "sgd:_learning_rate", VERSIONS, "find the variable of the learning rate", "variable"),
+    PrivateName("keras", "scheduled:_learning_rate", VERSIONS, "find a schedule object"),
+    PrivateName(
+        "keras",
+        "sgd:momentums",
+        "hvdkit/keras_objects/optimizers.py",
+        "scale momentum along with the learning rate",
+        "value",
+    ),
+    PrivateName(
+        "keras", "model:_flatten_layers", "hvdkit/verification/keras_side.py", "see layers inside of layers, too"
+    ),
+    PrivateName("keras 3", "sgd:_backend_update_step", VERSIONS, "change gradients after clipping", "hook"),
+    PrivateName(
+        "keras 3",
+        "keras.optimizers.Optimizer._backend_apply_gradients",
+        VERSIONS,
+        "tell optimizers that apply gradients in their own way",
+    ),
+    PrivateName("keras 3", "model:_loss_tracker.update_state", VERSIONS, "weight the loss that fit shows"),
+    PrivateName("keras 3", "sgd:_get_current_learning_rate", RATES, "let JAX read the rate from a table", "hook"),
+    PrivateName(
+        "keras 3",
+        "keras.src.backend.common.stateless_scope.in_stateless_scope",
+        RATES,
+        "tell a step under way from a look at the rate between steps",
+    ),
+    PrivateName("keras 3", "model:seed_generator_state", VERSIONS, "leave random states each rank's own", "path"),
+    PrivateName(
+        "keras 3.16 torch",
+        "model:ddp_model",
+        WRAPPING,
+        "keep Keras from wrapping a model whose gradients hvdkit reduces",
+        "value",
+    ),
+    PrivateName("keras 2", "sgd:_internal_apply_gradients", VERSIONS, "change gradients after clipping", "hook"),
+    PrivateName("keras 2", "model:compiled_loss._total_loss_mean.update_state", VERSIONS, "weight the loss of fit"),
+    *(
+        PrivateName("keras 2", f"scaling:_loss_scale.{name}", VERSIONS, "keep the loss scale in files", "variable")
+        for name in ("current_loss_scale", "counter")
+    ),
+    *(
+        PrivateName("horovod torch", f"horovod.torch.{name}", TORCH_HOROVOD, "move gradients")
+        for name in ("allreduce_async_", "allgather_async", "alltoall_async")
+    ),
+    *(
+        PrivateName("horovod torch", f"horovod.torch.{name}", HOROVOD, "move arrays")
+        for name in ("allreduce_async", "allgather_async", "broadcast_async", "alltoall_async")
+    ),
+    *(
+        PrivateName("horovod torch", f"horovod.torch.{name}", HOROVOD, "wait without holding the interpreter's lock")
+        for name in ("poll", "synchronize")
+    ),
+    *(
+        PrivateName("horovod torch", f"horovod.torch.{name}", file, "name the operation", "value")
+        for file, names in ((HOROVOD, ("Sum", "Min", "Max")), (TORCH_HOROVOD, ("Average", "Adasum")))
+        for name in names
+    ),
+    *(
+        PrivateName("horovod tf", f"horovod.tensorflow.{name}", HOROVOD, "move arrays and gradients")
+        for name in ("allreduce", "allgather", "broadcast", "alltoall")
+    ),
+    *(
+        PrivateName("horovod tf", f"horovod.tensorflow.{name}", HOROVOD, "place the ranks on nodes")
+        for name in ("local_rank", "local_size", "cross_rank", "cross_size")
+    ),
+    *(
+        PrivateName("horovod tf", f"horovod.tensorflow.{name}", HOROVOD, "name the operation", "value")
+        for name in ("Sum", "Min", "Max")
+    ),
+    PrivateName(
+        "horovod torch", "horovod.torch.mpi_lib_v2", HOROVOD_INFO, "see that it was built for torch", "extension"
+    ),
+    PrivateName(
+        "horovod tf", "horovod.tensorflow.mpi_lib", HOROVOD_INFO, "see that it was built for TensorFlow", "extension"
+    ),
+    *(
+        PrivateName(
+            "horovod torch", f"horovod.torch.mpi_lib_v2:{name}", HOROVOD, "not wait for its cycle on GPUs", "text"
+        )
+        for name in ("HOROVOD_CYCLE_TIME", "HOROVOD_ENABLE_ASYNC_COMPLETION")
+    ),
+)

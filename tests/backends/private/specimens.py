@@ -1,0 +1,90 @@
+"""Objects of frameworks on which private names are looked for; each is made anew by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def make(name: str) -> Any:
+    """Make one by its name."""
+    return globals()[name]()
+
+
+def shuffled() -> Any:
+    return _numbers().shuffle(4)
+
+
+def repeated() -> Any:
+    return _numbers().repeat()
+
+
+def batched() -> Any:
+    return _numbers().batch(2)
+
+
+def _numbers() -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.range(4)
+
+
+def sgd(**settings: Any) -> Any:
+    """Return an optimizer that has its slots."""
+    optimizer = _keras().optimizers.SGD(**{"learning_rate": 0.1, "momentum": 0.9, **settings})
+    optimizer.build([_variable()])
+    return optimizer
+
+
+def scheduled() -> Any:
+    return sgd(learning_rate=_keras().optimizers.schedules.ExponentialDecay(0.1, 10, 0.5))
+
+
+def scaling() -> Any:
+    """Return Keras 2's wrapper that scales the loss."""
+    return _keras().mixed_precision.LossScaleOptimizer(_keras().optimizers.SGD(0.1))
+
+
+def model() -> Any:
+    """Return a compiled model."""
+    keras = _keras()
+    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
+    made.compile("sgd", "mse")
+    return made
+
+
+def called_in_update(name: str) -> bool:
+    """Say whether an optimizer calls a method in an update, also where the instance has another in its place."""
+    variable = _variable()
+    optimizer = _keras().optimizers.SGD(0.1, momentum=0.9, clipnorm=1.0)
+    optimizer.build([variable])
+    method, calls = getattr(optimizer, name), []
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return method(*args, **kwargs)
+
+    object.__setattr__(optimizer, name, noting)
+    optimizer.apply_gradients([(_ones(), variable)])
+    return bool(calls)
+
+
+def _variable() -> Any:
+    if hasattr(_keras(), "ops"):
+        return _keras().Variable([1.0, 1.0])
+    import tensorflow as tf
+
+    return tf.Variable([1.0, 1.0])
+
+
+def _ones() -> Any:
+    if hasattr(_keras(), "ops"):
+        return _keras().ops.ones(2)
+    import tensorflow as tf
+
+    return tf.ones(2)
+
+
+def _keras() -> Any:
+    from hvdkit.keras_objects.versions import keras
+
+    return keras()
