@@ -1,4 +1,4 @@
-"""The README's commands: each names programs, options, extras and files that exist."""
+"""The commands of README and CONTRIBUTING: each names programs, options, extras, markers and files that exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from example_runs import ROOT, succeed
 from hvdkit.cli import hvdkit
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(?:console|bash|sh)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+BLOCKS = re.findall(r"^```(?:console|bash|sh)\n(.*?)^```", README + CONTRIBUTING, re.MULTILINE | re.DOTALL)
 COMMANDS = [
     shlex.split(part) for block in BLOCKS for line in block.splitlines() for part in line.split("&&") if part.strip()
 ]
@@ -30,7 +31,7 @@ def check_pip(words):
     assert words[1] == "install"
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    for word in words[2:]:
+    for word in words[3:] if words[2] == "-e" else words[2:]:
         found = re.fullmatch(r"\.\[(.*)\]|tox", word)
         assert found, word
         assert set((found.group(1) or "dev").split(",")) <= set(setup["options.extras_require"])
@@ -40,6 +41,12 @@ def check_tox(words):
     text = (ROOT / "tox.ini").read_text()
     environments = words[words.index("-e") + 1].split(",") if "-e" in words else []
     assert all(name in text for name in environments)
+
+
+def check_pytest(words):
+    markers = (ROOT / "pyproject.toml").read_text()
+    names = set(re.findall(r"\w+", words[words.index("-m") + 1])) - {"not", "and", "or"}
+    assert all(f'"{name}: ' in markers for name in names)
 
 
 def check_hvdkit(words):
@@ -65,6 +72,7 @@ CHECKS = {
     "python": check_python,
     "python3": check_python,
     "pip": check_pip,
+    "pytest": check_pytest,
     "tox": check_tox,
     "hvdkit": check_hvdkit,
 }
@@ -85,6 +93,13 @@ def test_commands_named_in_the_text_exist():
     names = re.findall(r"`hvdkit ([a-z-]+)", README)
     assert names
     assert set(names) <= set(hvdkit.list_commands(click.Context(hvdkit)))
+
+
+def test_environments_named_in_the_table_exist():
+    tox = (ROOT / "tox.ini").read_text()
+    names = re.findall(r"`tox -e ([\w-]+)`", CONTRIBUTING)
+    assert "nightly" in names
+    assert [name for name in names if f"[testenv:{name}]" not in tox] == []
 
 
 def test_files_named_in_the_text_exist():
