@@ -12,7 +12,7 @@ from limits import Calibration
 from ranks import Combination, Pool
 
 HELD_AT_ONCE = 3
-STARTING_FIXTURES = {"ranks", "pools", "launch", "summaries"}
+STARTING_FIXTURES = {"ranks", "pools", "launch", "summaries", "archive"}
 STARTING_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 

@@ -10,6 +10,8 @@ from limits import HANG_SECONDS
 from hvdkit import horovod_info
 from hvdkit.environment import child_environment
 
+pytestmark = pytest.mark.processes
+
 MAIN = "from hvdkit.cli import main; main()"
 FRAMEWORKS = [name for name in ("torch", "tf") if horovod_info.framework_version(name)]
 needs_framework = pytest.mark.skipif(not FRAMEWORKS, reason="neither torch nor TensorFlow is installed")

@@ -11,6 +11,8 @@ from limits import HANG_SECONDS
 from hvdkit.horovod_build.diagnosis import explain
 from hvdkit.horovod_build.process import run_logged
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize(
     ("line", "answer"),

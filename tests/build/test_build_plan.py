@@ -16,6 +16,8 @@ from hvdkit.horovod_build import builder, machine, plan
 from hvdkit.horovod_build.machine import Nccl, Tool
 from hvdkit.horovod_build.plan import BuildPlan, Gpu, make_plan
 
+pytestmark = pytest.mark.processes
+
 GPU = Gpu(Path("/cuda"), "13.0", (90,), Nccl(Path("/nccl/include"), Path("/nccl/lib/libnccl.so.2"), "2.28.3"))
 PLAN = BuildPlan(
     frameworks={"torch": "2.14.1+cu130"},

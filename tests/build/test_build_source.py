@@ -8,7 +8,7 @@ import pytest
 from hvdkit.errors import BuildError
 from hvdkit.horovod_build import source
 
-pytestmark = pytest.mark.usefixtures("needs_wheel")
+pytestmark = [pytest.mark.usefixtures("needs_wheel"), pytest.mark.processes]
 
 
 def test_the_real_archive_is_fetched_with_pip_and_checked(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hvdkit.horovod_build.machine import scripts_folder
 RECORD = horovod_info.build_record()
 FRAMEWORKS = tuple(RECORD.get("frameworks", ()))
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.horovod,
     pytest.mark.skipif(not RECORD, reason="no Horovod that hvdkit build-horovod built"),
 ]

@@ -9,6 +9,8 @@ from hvdkit import doctor as doctor_module
 from hvdkit import horovod_info
 from hvdkit.doctor import cmake_finding, doctor, horovod_findings
 
+pytestmark = pytest.mark.processes
+
 FRAMEWORKS = {"torch": "2.14.1+cu130", "tf": "2.21.0"}
 
 

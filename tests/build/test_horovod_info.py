@@ -143,6 +143,7 @@ def test_torchs_cuda_version_is_read_without_importing_it(site: Path) -> None:
     assert horovod_info.torch_cuda_version() is None
 
 
+@pytest.mark.processes
 def test_asking_imports_no_framework_and_no_horovod() -> None:
     program = (
         "import sys; from hvdkit import horovod_info as h\n"
