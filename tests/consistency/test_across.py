@@ -15,7 +15,7 @@ from verify_runs import MUTANTS_FILE, ROOT
 
 HERE = [name for name, package in {"torch": "torch", "tf": "tensorflow"}.items() if importlib.util.find_spec(package)]
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.processes,
     pytest.mark.tf,
     pytest.mark.skipif("tf" not in HERE, reason="TensorFlow is not installed"),
 ]

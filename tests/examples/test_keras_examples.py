@@ -31,6 +31,7 @@ def test_the_eight_steps_are_marked(path):
     assert sorted(re.findall(r"# step (\d):", (ROOT / path).read_text())) == [str(step) for step in range(1, 9)]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_keras_fit(launcher, digits, tmp_path):
     flags = ["--epochs", "2", "--steps", "16", "--batch-size", "16", "--warmup-epochs", "1", "--lr", "0.005"]
@@ -43,6 +44,7 @@ def test_keras_fit(launcher, digits, tmp_path):
     assert printed.count("finished gradual learning rate warmup to 0.01") == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_tf_custom_loop(launcher, digits, tmp_path):
     file = tmp_path / "state.npz"

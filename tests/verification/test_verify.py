@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from ranks import on
+from ranks import on, slowly
 from verify_runs import MUTANTS_FILE, run_verify
 
 EVERY = [*on("torch", ("torch",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]
@@ -21,7 +21,7 @@ def claims(report, step):
     return [check for check in report["checks"] if check["step"] == step]
 
 
-@pytest.mark.parametrize("combination", EVERY)
+@pytest.mark.parametrize("combination", [*EVERY[:2], *slowly(EVERY[2:])])
 def test_the_example_is_verified(combination):
     report, finished = run_verify("examples/mnist.py", combination, "--steps", "5")
     assert finished.code == 0, finished.stdout + finished.stderr
@@ -38,7 +38,7 @@ def check_short_batches(report):
     assert any("short batches" in check["found"] for check in claims(report, "shard"))
 
 
-@pytest.mark.parametrize("combination", [*EVERY[1:], *KERAS_ON_JAX])
+@pytest.mark.parametrize("combination", [*slowly(EVERY[1:2]), *EVERY[2:], *KERAS_ON_JAX])
 def test_a_net_with_short_batches_is_verified_against_the_whole_batch(combination):
     report, finished = run_verify(f"{MUTANTS_FILE}:recipe", combination, "--steps", "6")
     assert finished.code == 0, finished.stdout + finished.stderr

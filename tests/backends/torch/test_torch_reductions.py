@@ -90,6 +90,7 @@ _reason = unavailable(Combination("torch", "horovod", 2)) or (
 
 @pytest.mark.horovod
 @pytest.mark.torch
+@pytest.mark.processes
 @pytest.mark.skipif(bool(_reason), reason=str(_reason))
 def test_adasum_of_two_ranks_is_the_formula_for_each_parameter():
     done = launch_fresh(ADASUM, engine="mpi", size=2)
