@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from keras_kinds import ON_TORCH
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.parametrize("ranks", ON_TORCH, indirect=True)]
+pytestmark = pytest.mark.parametrize("ranks", ON_TORCH, indirect=True)
 SAMPLES, EPOCHS, RATE = 13, 3, 0.2
 
 
