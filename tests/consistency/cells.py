@@ -21,13 +21,15 @@ def matrix(names: Iterable[str], few: Iterable[str]) -> list[Any]:
     """Return every cell with every name.
 
     Slow are the cells outside of the short list, and where each name costs a compilation all but a few names, save on
-    three processes.
+    three processes over MPI.
     """
     found = []
     for cells, rest in ((EVERY_TIME, False), (ALSO, True)):
         for entry in _cells(cells):
             combination = entry.values[0]
-            all_names = combination.framework == "torch" or (combination.size == 3 and not combination.env)
+            all_names = combination.framework == "torch" or (
+                (combination.engine, combination.size) == ("mpi", 3) and not combination.env
+            )
             for name in names:
                 slow = [] if not rest and (all_names or name in few) else [pytest.mark.slow]
                 cell = marked(entry, *slow)
