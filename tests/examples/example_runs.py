@@ -39,14 +39,18 @@ def keras_elsewhere() -> list[Any]:
 
 
 def one_engine_each(parameters: list[Any]) -> list[Any]:
-    """Mark as slow all engines of a framework but the first that this environment has."""
+    """Mark as slow all engines of a framework but the first that this environment has, and Horovod but for the first.
+
+    Horovod's launcher imports frameworks too, and each of them has another engine in another environment.
+    """
     seen, chosen = set(), []
     for entry in parameters:
         combination, marks = entry.values[0], list(entry.marks)
         if available([entry]):
-            key = combination.framework, combination.env
-            marks += [pytest.mark.slow] if key in seen else []
-            seen.add(key)
+            keys = {(combination.framework, combination.env)}
+            keys |= {"horovod"} if combination.engine == "horovod" else set()
+            marks += [pytest.mark.slow] if keys & seen else []
+            seen |= keys
         chosen.append(pytest.param(combination, marks=marks, id=entry.id))
     return chosen
 
