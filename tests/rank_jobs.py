@@ -51,9 +51,12 @@ class Job:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=patience)
         # launchers put ranks into groups of their own; the token finds them all
-        for pid in carrying(self.token):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # until none is left: one that was killed may still finish a system call, such as the renaming of a file
+        while pids := carrying(self.token):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
         self.process.wait(timeout=HANG_SECONDS)
         self._output.close()
         self._sessions.cleanup()
