@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -30,6 +31,8 @@ class _Here:
 
     rank: int | None = None
     announcer: Announcer | None = None
+    recorded = False
+    recording = threading.Lock()
 
 
 def announce_on(rank: int, announcer: Announcer | None) -> None:
@@ -80,6 +83,9 @@ def leave(error: BaseException) -> NoReturn:
 def record(message: str, code: int, *, secondary: bool, error: BaseException | None = None) -> None:
     """Write this rank's failure where ``hvdkit run`` looks for it; nothing happens under other launchers.
 
+    The script and the control channel's thread may call this at the same time. What another rank's failure caused does
+    not replace what is recorded already.
+
     Args:
         message: One line.
         code: The exit code of this rank.
@@ -89,6 +95,14 @@ def record(message: str, code: int, *, secondary: bool, error: BaseException | N
     folder = failure_dir()
     if folder is None:
         return
+    with _Here.recording:
+        if secondary and _Here.recorded:
+            return
+        _write_failure(Path(folder), message, code, secondary, error)
+        _Here.recorded = True
+
+
+def _write_failure(folder: Path, message: str, code: int, secondary: bool, error: BaseException | None) -> None:
     rank = _Here.rank if _Here.rank is not None else launched_as().rank
     entry = {
         "rank": rank,
@@ -100,7 +114,7 @@ def record(message: str, code: int, *, secondary: bool, error: BaseException | N
         "pid": os.getpid(),
         "secondary": secondary,
     }
-    path = Path(folder) / f"failure-{rank}.json"
+    path = folder / f"failure-{rank}.json"
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps(entry))
     temporary.rename(path)
