@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import mmap
 import re
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 from hvdkit.errors import EngineError
+from hvdkit.horovod_controllers import controller_built
 
 RECORD_NAME = "hvdkit_build.json"
 TF_DISTRIBUTIONS = (
@@ -26,8 +26,6 @@ _LABELS = {"torch": "torch", "tf": "TensorFlow"}
 _EXTENSIONS = {"torch": "torch/mpi_lib_v2", "tf": "tensorflow/mpi_lib"}
 # the keys under which Horovod's own build notes the versions it saw
 _METADATA_KEYS = {"torch": "pytorch", "tf": "tensorflow"}
-# symbols that the extension holds only if the controller was compiled in
-_MARKS = {"mpi": b"MPI_Init_thread", "gloo": b"N4gloo"}
 
 
 def horovod_name(framework: str) -> str:
@@ -161,14 +159,8 @@ def gloo_built() -> bool | None:
 
 
 def _controller_built(controller: str) -> bool | None:
-    extension = _extension("torch") or _extension("tf")
-    if extension is None:
-        return None
-    try:
-        with extension.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(_MARKS[controller]) >= 0
-    except (OSError, ValueError):
-        return None
+    folder = package_folder("horovod")
+    return controller_built(folder, controller) if folder is not None else None
 
 
 def _extension(framework: str) -> Path | None:

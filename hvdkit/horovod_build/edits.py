@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdkit import horovod_controllers
 from hvdkit.errors import BuildError
 from hvdkit.horovod_info import RECORD_NAME
 
 TREE_STANDARD = 17  # what TensorFlow 2.10 and later and torch 2.1 and later ask for
+CONTROLLERS = Path(horovod_controllers.__file__)
 _XLA_REMOVED_IN = (2, 16)
 
 
@@ -53,6 +55,7 @@ def edits_for(frameworks: dict[str, str], *, gpu: bool, library_folders: tuple[s
     edits = [
         Edit(f"the frameworks' headers are C++{TREE_STANDARD}", set_tree_standard),
         Edit("Open MPI 5 takes horovodrun's options with two dashes only", write_long_options),
+        Edit("horovodrun reads what was built in place of importing the frameworks", read_controllers),
         Edit("the wheel tells later what it was built for", ship_record),
     ]
     if library_folders:
@@ -122,6 +125,21 @@ def write_long_options(tree: Path) -> None:
         "_NO_BINDING_ARGS = ['-bind-to none', '-map-by slot']",
         "_NO_BINDING_ARGS = ['--bind-to none', '--map-by slot']",
     )
+
+
+def read_controllers(tree: Path) -> None:
+    """Let ``horovodrun`` read from the extensions' files which controllers they have.
+
+    Asking the extensions themselves costs the import of TensorFlow, seconds at each start, and fails where that fails.
+    """
+    launcher = tree / "horovod/runner/launch.py"
+    asking = "    from horovod.common.controllers import gloo_built, mpi_built\n"
+    for first_line in (
+        "    # keep logic in sync with is_gloo_used(...)\n",
+        "    # determines whether run_controller will run gloo\n",
+    ):
+        _replace(launcher, first_line, asking)
+    (tree / "horovod/common/controllers.py").write_text(CONTROLLERS.read_text())
 
 
 def add_relative_rpath(tree: Path, folders: tuple[str, ...]) -> None:

@@ -59,7 +59,7 @@ class BuildPlan:
         """Return what makes this wheel differ from another one; the record inside the wheel holds the same."""
         return {
             "horovod": HOROVOD_VERSION,
-            "edits": hashlib.sha256(Path(edits.__file__).read_bytes()).hexdigest()[:12],
+            "edits": _digest(Path(edits.__file__), edits.CONTROLLERS),
             "python": sys.implementation.cache_tag,
             "platform": [sysconfig.get_platform(), *platform.libc_ver(), *machine.cpu_flags()],
             "frameworks": self.frameworks,
@@ -226,6 +226,10 @@ def _check_build_needs() -> None:
             missing.append(name)
     if missing:
         raise BuildError(f"the build needs {', '.join(missing)}; install with: pip install 'hvdkit[horovod]'")
+
+
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def _describe(frameworks: dict[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,22 @@ def test_horovodrun_passes_options_that_every_open_mpi_takes(tree: Path) -> None
     assert values["_NO_BINDING_ARGS"] == ["--bind-to none", "--map-by slot"]
 
 
+def test_horovodrun_reads_which_controllers_there_are_without_an_import(tree: Path) -> None:
+    edits.read_controllers(tree)
+    launcher = ast.parse(read(tree, "horovod/runner/launch.py"))
+    for name in ("run_controller", "is_gloo_used"):
+        (function,) = (node for node in launcher.body if isinstance(node, ast.FunctionDef) and node.name == name)
+        imported = next(node for node in function.body if isinstance(node, ast.ImportFrom))
+        assert imported.module == "horovod.common.controllers"
+        assert {alias.name for alias in imported.names} == {"gloo_built", "mpi_built"}
+    (tree / "horovod/torch/mpi_lib_v2.cpython-311.so").write_bytes(b"..N4gloo..")
+    spec = importlib.util.spec_from_file_location("controllers", tree / "horovod/common/controllers.py")
+    controllers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(controllers)
+    assert controllers.gloo_built(verbose=True) is True
+    assert controllers.mpi_built() is False
+
+
 def test_the_record_becomes_part_of_the_wheel(tree: Path) -> None:
     edits.ship_record(tree)
     calls = [node for node in ast.walk(ast.parse(read(tree, "setup.py"))) if isinstance(node, ast.Call)]
@@ -93,6 +110,7 @@ def test_the_record_becomes_part_of_the_wheel(tree: Path) -> None:
         edits.skip_torch_cuda_probe,
         edits.drop_tensorflow_xla,
         edits.write_long_options,
+        edits.read_controllers,
     ],
 )
 def test_a_source_that_is_changed_already_is_refused(tree: Path, edit: Callable[[Path], None]) -> None:
