@@ -20,12 +20,13 @@ class Pools:
     """The pools of this session; the one that was used longest ago goes when there are too many."""
 
     def __init__(self) -> None:
-        self._pools: dict[Combination, Pool] = {}
+        self._pools: dict[tuple[Any, ...], Pool] = {}
 
     def get(self, combination: Combination) -> Pool:
         """Return the pool of a combination."""
-        pool = self._pools.pop(combination, None) or Pool(combination)
-        self._pools[combination] = pool
+        pool = self._pools.pop(combination.shares, None) or Pool(combination)
+        pool.combination = combination
+        self._pools[combination.shares] = pool
         if len(self._pools) > HELD_AT_ONCE:
             self._pools.pop(next(iter(self._pools))).close()
         return pool
@@ -70,7 +71,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring tests that share ranks together, in whatever order, so that each pool is started once."""
-    order: dict[Combination | None, int] = {}
+    order: dict[tuple[Any, ...] | None, int] = {}
     items.sort(key=lambda item: order.setdefault(_pool(item), len(order)))
 
 
@@ -94,8 +95,9 @@ def _combination(item: pytest.Item) -> Combination | None:
     return found[0] if found else None
 
 
-def _pool(item: pytest.Item) -> Combination | None:
-    return _parameters(item).get("ranks")
+def _pool(item: pytest.Item) -> tuple[Any, ...] | None:
+    combination = _parameters(item).get("ranks")
+    return combination.shares if combination is not None else None
 
 
 @pytest.fixture(scope="session")

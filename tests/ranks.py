@@ -1,4 +1,4 @@
-"""Ranks for tests: started once per (framework, engine, size) and session, they take one test body after another.
+"""Ranks for tests: started once per (library, engine, size) and session, they take one test body after another.
 
     @pytest.mark.parametrize("ranks", on("torch", engines=("torch", "mpi"), sizes=(2,)), indirect=True)
     def test_average(ranks):
@@ -11,7 +11,6 @@
 ``on`` makes the parameters: framework ``core``, ``torch``, ``tf`` or ``keras``; what this environment cannot run is
 skipped with the reason. ``env`` adds variables, such as ``{"KERAS_BACKEND": "jax"}``. Bodies may be closures, and may
 import modules that lie beside the test file. Tensors in a result come back as arrays. A body that raises, crashes or
-from limits import HANG_SECONDS
 passes its time limit fails the test with the ranks' tracebacks and output, and the next test gets fresh ranks.
 HVDKIT_TEST_FRAMEWORKS and HVDKIT_TEST_ENGINES narrow what runs (comma lists). ``launch_fresh`` is for fault tests.
 """
@@ -51,6 +50,11 @@ class Combination:
     engine: str
     size: int
     env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shares(self) -> tuple[Any, ...]:
+        """What ranks must have in common to serve this combination too: TensorFlow's serve Keras."""
+        return self.library, self.engine, self.size, self.env
 
     @property
     def library(self) -> str | None:
