@@ -37,7 +37,7 @@ def combinations(library):
     """Return the ranks on which a library's names are looked for."""
     name, *rest = library.split()
     if name == "horovod":
-        return on(rest[0], ("horovod",), (1,))
+        return on(rest[0], ("horovod",))
     if name != "keras":
         return on(name, ("serial",), (1,))
     backends = rest[1:] or [name for name in KERAS_ON if importlib.util.find_spec(name)]
