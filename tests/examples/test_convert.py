@@ -8,8 +8,20 @@ import re
 
 import numpy as np
 import pytest
-from example_runs import ROOT, every, hvdkit_run, keras_elsewhere, one_engine_each, one_process, run_inside, succeed
+from example_runs import (
+    ROOT,
+    UNDER_KERAS_2,
+    every,
+    hvdkit_run,
+    keras_elsewhere,
+    one_engine_each,
+    one_process,
+    run_inside,
+    succeed,
+)
 from ranks import Combination
+
+pytestmark = UNDER_KERAS_2
 
 FOLDER = ROOT / "examples" / "convert"
 MOST_LINES = 8

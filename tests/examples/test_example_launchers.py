@@ -62,7 +62,7 @@ def test_horovodrun_with_gloo(combination, digits, summaries):
 
 
 @needs_mpi
-@pytest.mark.parametrize("combination", HOROVOD)
+@pytest.mark.parametrize("combination", one_engine_each(HOROVOD))
 def test_mpirun_as_horovod_documents_it(combination, digits, summaries, mpirun):
     words = ("--framework", combination.framework, "--data-dir", str(digits), "--epochs", "1")
     command = (*mpirun, "python", MNIST, "--engine", "horovod", *words)

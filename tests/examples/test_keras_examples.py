@@ -13,9 +13,15 @@ from hvdkit.horovod_info import gloo_built
 
 FIT, LOOP = "examples/keras_fit.py", "examples/tf_custom_loop.py"
 needs_gloo = pytest.mark.skipif(not gloo_built(), reason="there is no Horovod built with Gloo")
-HERE = available(on("keras", ("mpi",))) or available(on("keras", ("horovod",)))
+HERE = available(on("keras", ("mpi", "horovod")))
+# over Horovod alone it would repeat what horovodrun shows
+ONLY_HOROVOD = [pytest.mark.slow] if HERE and HERE[0].engine == "horovod" else []
 LAUNCHERS = [
-    pytest.param(None, id="hvdkit run", marks=pytest.mark.skipif(not HERE, reason="no engine serves Keras here")),
+    pytest.param(
+        None,
+        id="hvdkit run",
+        marks=[pytest.mark.skipif(not HERE, reason="no engine serves Keras here"), *ONLY_HOROVOD],
+    ),
     pytest.param(["horovodrun", "-np", "2", "python"], id="horovodrun", marks=needs_gloo),
 ]
 

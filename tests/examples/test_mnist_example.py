@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from example_runs import available, every, keras_elsewhere, one_engine_each
-from ranks import Combination
+from example_runs import UNDER_KERAS_2, available, every, keras_elsewhere, one_engine_each
+from ranks import Combination, slowly
 
-EVERY = [*every(), *one_engine_each(keras_elsewhere())]
+EVERY = one_engine_each([*every(), *keras_elsewhere()])
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 SUMMARY = {
     "framework",
@@ -44,6 +44,7 @@ def test_five_epochs_reach_the_accuracy_with_equal_weights(summaries, combinatio
     assert summary["epochs"][-1]["val_accuracy"] >= 0.94
 
 
+@pytest.mark.slow
 def test_frameworks_and_engines_end_within_two_hundredths(summaries):
     here = available(every())
     if len({combination.framework for combination in here}) < 2:
@@ -52,7 +53,7 @@ def test_frameworks_and_engines_end_within_two_hundredths(summaries):
     assert max(ends.values()) - min(ends.values()) <= 0.02, ends
 
 
-@pytest.mark.parametrize("combination", one_engine_each([*every(), *keras_elsewhere()]))
+@pytest.mark.parametrize("combination", slowly(EVERY) if UNDER_KERAS_2 else EVERY)
 def test_two_halves_of_a_batch_train_like_one_process(summaries, combination):
     flags = ("--epochs", "1", "--lr", "0.001", "--lr-scaling", "none", "--warmup-epochs", "0")
     alone = Combination(combination.framework, "serial", 1, combination.env)
@@ -66,7 +67,7 @@ def test_two_halves_of_a_batch_train_like_one_process(summaries, combination):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FASHION.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
-@pytest.mark.parametrize("combination", one_engine_each([*every(), *keras_elsewhere()]))
+@pytest.mark.parametrize("combination", EVERY)
 def test_all_of_fashion_mnist(summaries, combination):
     flags = ("--data-dir", str(FASHION), "--epochs", "1")
     summary = summaries.of(combination, *flags)

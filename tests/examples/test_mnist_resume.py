@@ -6,6 +6,7 @@ import pytest
 from example_runs import (
     MNIST,
     ROOT,
+    UNDER_KERAS_2,
     every,
     hvdkit_run,
     keras_elsewhere,
@@ -13,6 +14,8 @@ from example_runs import (
     succeed,
     write_digits,
 )
+
+pytestmark = UNDER_KERAS_2
 
 # each rank is given a folder that no other rank sees
 OWN_FOLDER = f"""

@@ -6,8 +6,10 @@ import ast
 import json
 
 import pytest
-from example_runs import ROOT, available, every, succeed
+from example_runs import ROOT, UNDER_KERAS_2, available, every, succeed
 from ranks import Combination
+
+pytestmark = UNDER_KERAS_2
 
 CHOICE = 'framework = "torch"'
 

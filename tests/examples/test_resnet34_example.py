@@ -7,12 +7,13 @@ import re
 
 import numpy as np
 import pytest
-from example_runs import available, error_lines, every, hvdkit_run, one_process, run, run_inside, succeed
+from example_runs import UNDER_KERAS_2, available, error_lines, every, hvdkit_run, one_process, run, run_inside, succeed
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, *UNDER_KERAS_2]
 
 RESNET34 = "examples/resnet34.py"
-# what runs every time; the other pairs of data and launcher are slow
+# what runs every time; the other pairs of data and launcher are slow, and so is hvdkit run over Horovod: each framework
+# has another engine in another environment
 SHORT = {
     "torch": {("synthetic", "hvdkit run"), ("folder", "horovodrun")},
     "tf": {("folder", "hvdkit run")},
@@ -31,7 +32,8 @@ def cases():
         starts += [(one, "horovodrun") for one in here if one.engine == "horovod"]
         for one, launcher in starts:
             for data in ("synthetic", "folder", "cifar10"):
-                marks = [] if (data, launcher) in short else [pytest.mark.slow]
+                quick = (data, launcher) in short and (one.engine, launcher) != ("horovod", "hvdkit run")
+                marks = [] if quick else [pytest.mark.slow]
                 found.append(pytest.param(one, data, launcher, marks=marks, id=f"{framework}-{data}-{launcher}"))
     return found
 
