@@ -18,7 +18,7 @@ from hvdkit.horovod_build import machine
 from hvdkit.launch.engine import choose_engine, find_mpiexec
 
 _STATES = {True: "yes", False: "no", None: "could not determine"}
-_PYTHONS = ((3, 10), (3, 12))
+_PYTHONS = ((3, 10), (3, 13))
 # the newest versions that Horovod's last release was seen to compile against unchanged
 _RELEASE_FITS = {"torch": (2, 0), "tf": (2, 15)}
 _FRAMEWORKS = ("torch", "tf", "keras")

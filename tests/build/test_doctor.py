@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import configparser
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,19 @@ from hvdkit.doctor import cmake_finding, doctor, horovod_findings
 
 pytestmark = pytest.mark.processes
 
+ROOT = Path(__file__).parents[2]
 FRAMEWORKS = {"torch": "2.14.1+cu130", "tf": "2.21.0"}
+
+
+def test_every_python_of_the_package_is_taken_for_a_right_one() -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    classifiers = metadata["metadata"]["classifiers"].split("\n")
+    named = [
+        line.rpartition(":: ")[2] for line in classifiers if line.startswith("Programming Language :: Python :: 3.")
+    ]
+    low, high = doctor_module._PYTHONS
+    assert [f"3.{minor}" for minor in range(low[1], high[1] + 1)] == named
 
 
 def found(what: str) -> doctor_module.Finding:
