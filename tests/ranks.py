@@ -18,6 +18,7 @@ HVDKIT_TEST_FRAMEWORKS and HVDKIT_TEST_ENGINES narrow what runs (comma lists). `
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import socket
@@ -39,6 +40,16 @@ from rank_jobs import launch_fresh as launch_fresh
 from hvdkit.engines.table import ENGINES_BY_LAUNCHER, ENGINES_BY_LIBRARY
 from hvdkit.horovod_info import built_for
 
+
+def _keras_version() -> str:
+    try:
+        return importlib.metadata.version("keras")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+# marks of what every Keras shows alike, and the environments with Keras 3 show every time
+UNDER_KERAS_2 = [pytest.mark.slow] if _keras_version().startswith("2.") else []
 _PACKAGES = {"torch": "torch", "tf": "tensorflow", "keras": "keras"}
 
 
@@ -87,6 +98,16 @@ def on(
 def slowly(parameters: Iterable[Any]) -> list[Any]:
     """Return parameters of which every test is a slow one."""
     return [pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id) for entry in parameters]
+
+
+def but_horovod(parameters: Iterable[Any]) -> list[Any]:
+    """Mark Horovod as slow: what a test shows does not depend on the engine, and others show it."""
+    return [
+        pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id)
+        if entry.values[0].engine == "horovod"
+        else entry
+        for entry in parameters
+    ]
 
 
 def _parameter(combination: Combination) -> Any:

@@ -9,11 +9,11 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-from ranks import Combination, on, unavailable
+from ranks import UNDER_KERAS_2, Combination, on, unavailable
 
 FRAMEWORKS = ("torch", "tf", "keras")
-EVERY_TIME = (("serial", 1), ("horovod", 2), ("horovod", 3), ("torch", 2), ("mpi", 3))
-ALSO = (("horovod", 1), ("torch", 1), ("torch", 3), ("mpi", 1), ("mpi", 2))
+EVERY_TIME = (("serial", 1), ("horovod", 3), ("torch", 2), ("mpi", 3))
+ALSO = (("horovod", 1), ("horovod", 2), ("torch", 1), ("torch", 3), ("mpi", 1), ("mpi", 2))
 ELSEWHERE = ({"KERAS_BACKEND": "torch"}, {"KERAS_BACKEND": "jax"})
 
 
@@ -28,7 +28,9 @@ def matrix(names: Iterable[str], few: Iterable[str]) -> list[Any]:
         for entry in _cells(cells):
             combination = entry.values[0]
             all_names = combination.framework == "torch" or (
-                (combination.engine, combination.size) == ("mpi", 3) and not combination.env
+                (combination.engine, combination.size) == ("mpi", 3)
+                and not combination.env
+                and not (UNDER_KERAS_2 and combination.framework == "tf")
             )
             for name in names:
                 slow = [] if not rest and (all_names or name in few) else [pytest.mark.slow]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -25,17 +24,6 @@ ROOT = Path(__file__).parents[2]
 MNIST = "examples/mnist.py"
 BIN = str(Path(sys.executable).parent)
 HVDKIT = ["hvdkit"] if shutil.which("hvdkit", path=BIN) else ["python", "-m", "hvdkit"]
-
-
-def _keras_version() -> str:
-    try:
-        return importlib.metadata.version("keras")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-# marks of what every Keras shows alike, and the environments with Keras 3 show every time
-UNDER_KERAS_2 = [pytest.mark.slow] if _keras_version().startswith("2.") else []
 
 
 def every() -> list[Any]:

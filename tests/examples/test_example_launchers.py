@@ -17,11 +17,12 @@ from example_runs import (
     one_process,
     succeed,
 )
-from ranks import on
+from ranks import UNDER_KERAS_2, on, slowly
 
 from hvdkit.horovod_info import gloo_built, mpi_built
 
 HOROVOD = [entry for entry in every() if entry.values[0].engine == "horovod"]
+MPI = [entry for entry in [*every(), *keras_elsewhere()] if entry.values[0].engine == "mpi"]
 HOROVODRUN = ["horovodrun", "-np", "2"]
 needs_mpi = pytest.mark.skipif(not mpi_built(), reason="there is no Horovod built with MPI")
 needs_gloo = pytest.mark.skipif(not gloo_built(), reason="there is no Horovod built with Gloo")
@@ -62,16 +63,14 @@ def test_horovodrun_with_gloo(combination, digits, summaries):
 
 
 @needs_mpi
-@pytest.mark.parametrize("combination", one_engine_each(HOROVOD))
+@pytest.mark.parametrize("combination", slowly(HOROVOD) if UNDER_KERAS_2 else one_engine_each(HOROVOD))
 def test_mpirun_as_horovod_documents_it(combination, digits, summaries, mpirun):
     words = ("--framework", combination.framework, "--data-dir", str(digits), "--epochs", "1")
     command = (*mpirun, "python", MNIST, "--engine", "horovod", *words)
     check(summaries.of_command(*command), "horovod")
 
 
-@pytest.mark.parametrize(
-    "combination", [entry for entry in [*every(), *keras_elsewhere()] if entry.values[0].engine == "mpi"]
-)
+@pytest.mark.parametrize("combination", slowly(MPI) if UNDER_KERAS_2 else MPI)
 def test_mpirun_with_engine_mpi(combination, digits, summaries, mpirun):
     words = ("--framework", combination.framework, "--data-dir", str(digits), "--epochs", "1")
     command = (*mpirun, "python", MNIST, "--engine", "mpi", *words)

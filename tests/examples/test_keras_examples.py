@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from example_runs import ROOT, available, hvdkit_run, succeed
-from ranks import on
+from ranks import UNDER_KERAS_2, on
 
 from hvdkit.horovod_info import gloo_built
 
@@ -20,7 +20,7 @@ LAUNCHERS = [
     pytest.param(
         None,
         id="hvdkit run",
-        marks=[pytest.mark.skipif(not HERE, reason="no engine serves Keras here"), *ONLY_HOROVOD],
+        marks=[pytest.mark.skipif(not HERE, reason="no engine serves Keras here"), *ONLY_HOROVOD, *UNDER_KERAS_2],
     ),
     pytest.param(["horovodrun", "-np", "2", "python"], id="horovodrun", marks=needs_gloo),
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from example_runs import UNDER_KERAS_2, available, every, keras_elsewhere, one_engine_each
-from ranks import Combination, slowly
+from example_runs import available, every, keras_elsewhere, one_engine_each
+from ranks import UNDER_KERAS_2, Combination, slowly
 
 EVERY = one_engine_each([*every(), *keras_elsewhere()])
 FASHION = Path("/usr/share/datasets/fashion-mnist")

@@ -6,7 +6,6 @@ import pytest
 from example_runs import (
     MNIST,
     ROOT,
-    UNDER_KERAS_2,
     every,
     hvdkit_run,
     keras_elsewhere,
@@ -14,6 +13,7 @@ from example_runs import (
     succeed,
     write_digits,
 )
+from ranks import UNDER_KERAS_2, but_horovod
 
 pytestmark = UNDER_KERAS_2
 
@@ -30,7 +30,7 @@ runpy.run_path({str(ROOT / MNIST)!r}, run_name="__main__")
 CURVE = ("loss", "accuracy", "val_loss", "val_accuracy", "learning_rate")
 
 
-@pytest.mark.parametrize("combination", one_engine_each([*every(), *keras_elsewhere()]))
+@pytest.mark.parametrize("combination", one_engine_each(but_horovod([*every(), *keras_elsewhere()])))
 def test_the_curve_after_a_resume_is_that_of_an_uninterrupted_run(combination, summaries, tmp_path):
     # 250 digits leave 26 for the last global batch of 32
     digits = write_digits(tmp_path / "digits", train=250)

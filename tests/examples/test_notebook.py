@@ -6,8 +6,8 @@ import ast
 import json
 
 import pytest
-from example_runs import ROOT, UNDER_KERAS_2, available, every, succeed
-from ranks import Combination
+from example_runs import ROOT, available, every, succeed
+from ranks import UNDER_KERAS_2, Combination
 
 pytestmark = UNDER_KERAS_2
 

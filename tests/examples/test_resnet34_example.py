@@ -7,7 +7,8 @@ import re
 
 import numpy as np
 import pytest
-from example_runs import UNDER_KERAS_2, available, error_lines, every, hvdkit_run, one_process, run, run_inside, succeed
+from example_runs import available, error_lines, every, hvdkit_run, one_process, run, run_inside, succeed
+from ranks import UNDER_KERAS_2
 
 pytestmark = [pytest.mark.processes, *UNDER_KERAS_2]
 
@@ -17,7 +18,7 @@ RESNET34 = "examples/resnet34.py"
 SHORT = {
     "torch": {("synthetic", "hvdkit run"), ("folder", "horovodrun")},
     "tf": {("folder", "hvdkit run")},
-    "keras": {("cifar10", "hvdkit run")},
+    "keras": set(),
 }
 PLAIN = available(one_process())[:1]
 PAIRS = available(every())[:1]

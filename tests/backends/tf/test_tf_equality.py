@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ranks import on
+from ranks import UNDER_KERAS_2, on, slowly
 
 import hvdkit
 
@@ -85,7 +85,7 @@ def check(results, dtype):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("ranks", BOTH, indirect=True)
+@pytest.mark.parametrize("ranks", slowly(BOTH) if UNDER_KERAS_2 else BOTH, indirect=True)
 def test_two_ranks_equal_one_process(ranks, name):
     results = ranks.run(compared, ranks.combination.framework, "float32", **CASES[name])
     check(results, "float32")
