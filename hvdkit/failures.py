@@ -31,7 +31,6 @@ class _Here:
 
     rank: int | None = None
     announcer: Announcer | None = None
-    recorded = False
     recording = threading.Lock()
 
 
@@ -95,15 +94,8 @@ def record(message: str, code: int, *, secondary: bool, error: BaseException | N
     folder = failure_dir()
     if folder is None:
         return
-    with _Here.recording:
-        if secondary and _Here.recorded:
-            return
-        _write_failure(Path(folder), message, code, secondary, error)
-        _Here.recorded = True
-
-
-def _write_failure(folder: Path, message: str, code: int, secondary: bool, error: BaseException | None) -> None:
     rank = _Here.rank if _Here.rank is not None else launched_as().rank
+    path = Path(folder) / f"failure-{rank}.json"
     entry = {
         "rank": rank,
         "time": time.time(),
@@ -114,7 +106,9 @@ def _write_failure(folder: Path, message: str, code: int, secondary: bool, error
         "pid": os.getpid(),
         "secondary": secondary,
     }
-    path = folder / f"failure-{rank}.json"
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(entry))
-    temporary.rename(path)
+    with _Here.recording:
+        if secondary and path.exists():
+            return
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(entry))
+        temporary.rename(path)
