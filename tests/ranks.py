@@ -97,17 +97,16 @@ def on(
 
 def slowly(parameters: Iterable[Any]) -> list[Any]:
     """Return parameters of which every test is a slow one."""
-    return [pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id) for entry in parameters]
+    return [_slow(entry) for entry in parameters]
 
 
 def but_horovod(parameters: Iterable[Any]) -> list[Any]:
     """Mark Horovod as slow: what a test shows does not depend on the engine, and others show it."""
-    return [
-        pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id)
-        if entry.values[0].engine == "horovod"
-        else entry
-        for entry in parameters
-    ]
+    return [_slow(entry) if entry.values[0].engine == "horovod" else entry for entry in parameters]
+
+
+def _slow(entry: Any) -> Any:
+    return pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id)
 
 
 def _parameter(combination: Combination) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cells import pairs
-from ranks import but_horovod, launch_fresh
+from ranks import but_horovod, launch_fresh, slowly
 
 PAIRS = pairs()
 
@@ -123,10 +123,6 @@ def test_e04_fit_goes_on_from_the_epoch_that_only_rank_0_knows(ranks, tmp_path):
     assert rates == other_rates == all_rates[4:] == [0.2] * 6
     assert all_rates[0] < 0.2
     assert resumed == whole == other
-
-
-def slowly(entries):
-    return [pytest.param(*entry.values, marks=[*entry.marks, pytest.mark.slow], id=entry.id) for entry in entries]
 
 
 KILLED = """

@@ -16,6 +16,7 @@ import pytest
 from cells import pairs, slow
 from limits import HANG_SECONDS
 from rank_jobs import Job, launch_fresh
+from ranks import but_horovod
 
 EPOCHS = 150
 # one global batch is all the data: every epoch is one update, and ends with a file
@@ -72,16 +73,15 @@ def kill_in_the_middle(script, combination, folder, while_saving):
         job.end()
 
 
-def slow_over(engine):
-    """Files do not depend on the engine, and Horovod's launcher, which imports frameworks, starts five times."""
-    return [pytest.mark.slow] if engine == "horovod" else []
-
-
 @pytest.mark.parametrize(
     ("combination", "kills"),
     [
-        pytest.param(entry.values[0], kills, marks=[*entry.marks, *slow_over(entry.values[0].engine)], id=entry.id)
-        for entries, kills in ((pairs(("torch",)), 3), (slow(pairs(("tf",))), 1), (slow(pairs(("keras",))), 3))
+        pytest.param(entry.values[0], kills, marks=entry.marks, id=entry.id)
+        for entries, kills in (
+            (but_horovod(pairs(("torch",))), 3),
+            (slow(pairs(("tf",))), 1),
+            (slow(pairs(("keras",))), 3),
+        )
         for entry in entries
     ],
 )

@@ -41,7 +41,7 @@ def keras_elsewhere() -> list[Any]:
 def one_engine_each(parameters: list[Any]) -> list[Any]:
     """Mark as slow all engines of a framework but the first that this environment has, and Horovod but for the first.
 
-    Horovod's launcher imports frameworks too, and each of them has another engine in another environment.
+    Each framework has another engine in another environment.
     """
     seen, chosen = set(), []
     for entry in parameters:

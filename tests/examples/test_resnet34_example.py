@@ -18,7 +18,7 @@ RESNET34 = "examples/resnet34.py"
 SHORT = {
     "torch": {("synthetic", "hvdkit run"), ("folder", "horovodrun")},
     "tf": {("folder", "hvdkit run")},
-    "keras": set(),
+    "keras": {("cifar10", "hvdkit run")},
 }
 PLAIN = available(one_process())[:1]
 PAIRS = available(every())[:1]
