@@ -43,7 +43,7 @@ def test_keras_fit(launcher, digits, tmp_path):
     flags = ["--epochs", "2", "--steps", "16", "--batch-size", "16", "--warmup-epochs", "1", "--lr", "0.005"]
     printed = start(launcher, FIT, *flags, "--data-dir", str(digits), "--checkpoints", str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1.keras", "checkpoint-2.keras"]
-    losses = [float(value) for value in re.findall(r"loss: ([\d.]+)", printed)]
+    losses = [float(value) for value in re.findall(r"loss: ([\d.e+-]+)", printed)]
     assert len(losses) == 2  # rank 0 alone shows progress
     assert losses[1] < losses[0]
     assert len(re.findall(r"\b8/8\b", printed)) == 2  # 16 // 2 steps
