@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from hvdkit.environment import ensure_home
 from hvdkit.errors import HvdkitError
 from hvdkit.version import __version__
 
@@ -39,6 +40,7 @@ def hvdkit() -> None:
 
 def main() -> None:
     """Run the command line; an hvdkit error is shown as one line, with exit code 1."""
+    ensure_home()
     try:
         hvdkit(prog_name="hvdkit")
     except HvdkitError as error:

@@ -114,3 +114,8 @@ def search_path(environ: Mapping[str, str] = os.environ) -> str:
 def prefer(name: str, value: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Set a library's variable, unless the user has set it."""
     environ.setdefault(name, value)
+
+
+def ensure_home() -> None:
+    """Set HOME from the user database where it is missing, as in services: no command of Open MPI runs without it."""
+    prefer("HOME", os.path.expanduser("~"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -55,8 +56,10 @@ START_GUARD = StartGuard()
 def pytest_configure() -> None:
     """Let processes that tests start hear signals that this one ignores, as it does in the background or under nohup.
 
-    What a process ignores its children ignore; a handler of its own they do not inherit.
+    What a process ignores its children ignore; a handler of its own they do not inherit. And give them a home, without
+    which no command of Open MPI runs.
     """
+    os.environ.setdefault("HOME", os.path.expanduser("~"))
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, lambda *_: None)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdkit.engines.base import Array, Bytes, Engine
-from hvdkit.environment import prefer
+from hvdkit.environment import ensure_home, prefer
 from hvdkit.errors import EngineError
 
 
@@ -24,6 +24,7 @@ class MpiEngine(Engine):
     name: ClassVar[str] = "mpi"
 
     def __init__(self) -> None:
+        ensure_home()
         # read when mpi4py is imported: a rank that waits lets others, and its own framework's threads, have the core
         prefer("OMPI_MCA_mpi_yield_when_idle", "1")
         try:

@@ -90,6 +90,22 @@ def test_threads_are_divided_unless_the_user_set_them(launch):
     assert {(each["threads"], each["mkl"]) for each in mkl} == {(None, "3")}
 
 
+def test_a_job_starts_where_home_is_not_set(launch, engine, monkeypatch):
+    monkeypatch.delenv("HOME", raising=False)
+    more_than_cores = len(os.sched_getaffinity(0)) + 1
+    assert len(told(launch("-np", more_than_cores, "--engine", engine, launch.script(TELL)))) == more_than_cores
+
+
+@pytest.mark.mpi
+def test_mpi_starts_in_plain_python_where_home_is_not_set(launch, monkeypatch):
+    pytest.importorskip("mpi4py")
+    monkeypatch.delenv("HOME", raising=False)
+    program = "from hvdkit.engines.mpi import MpiEngine; print(MpiEngine().size)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=launch.environment(), capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
 def test_the_engine_and_the_reason_are_said_once(launch):
     done = launch("-np", 1, launch.script(""))
     assert done.stderr == "hvdkit: engine serial (one process needs no other), 1 process by python\n"

@@ -131,3 +131,12 @@ def test_an_excepthook_of_the_script_is_used(launch):
     assert done.stdout == "[0] my own hook\n"
     assert done.stderr.splitlines()[-1] == "hvdkit: error: rank 0: ValueError: x"
     assert done.returncode == 1
+
+
+@pytest.mark.mpi
+def test_a_launcher_that_cannot_start_the_ranks_has_its_own_words_shown(launch):
+    pytest.importorskip("mpi4py")
+    done = launch("-np", 2, "--engine", "mpi", "--launcher-args=--no-such-option", launch.script(""))
+    assert done.returncode != 0
+    assert "no-such-option" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("hvdkit: error: mpiexec ended with exit code")
