@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from typing import Any
 import pytest
 from limits import Calibration
 from ranks import Combination, Pool
+
+from hvdkit.environment import ensure_home
 
 HELD_AT_ONCE = 3
 STARTING_FIXTURES = {"ranks", "pools", "launch", "summaries", "archive"}
@@ -59,7 +60,7 @@ def pytest_configure() -> None:
     What a process ignores its children ignore; a handler of its own they do not inherit. And give them a home, without
     which no command of Open MPI runs.
     """
-    os.environ.setdefault("HOME", os.path.expanduser("~"))
+    ensure_home()
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, lambda *_: None)

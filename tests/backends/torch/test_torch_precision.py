@@ -5,7 +5,7 @@ from __future__ import annotations
 from tempfile import gettempdir
 
 import pytest
-from ranks import on
+from ranks import on, slowly
 
 import hvdkit
 
@@ -145,8 +145,7 @@ def test_d19_what_compression_clips_and_loses_stands_in_the_history(ranks):
 
 
 @pytest.mark.skipif(" " in gettempdir(), reason="torch's compiler takes no temporary folder with a blank in its name")
-@pytest.mark.parametrize("ranks", [*PAIR, *(pytest.param(*p.values, marks=[*p.marks, pytest.mark.slow], id=p.id)
-                                            for p in ENGINES[1:])], indirect=True)  # fmt: skip
+@pytest.mark.parametrize("ranks", [*PAIR, *slowly(ENGINES[1:])], indirect=True)
 def test_a_compiled_model_trains_as_one_that_is_not_and_keeps_its_names(ranks):
     def body():
         from torch_recipes import run, weights
