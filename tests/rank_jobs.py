@@ -19,6 +19,8 @@ from typing import Any
 from limits import HANG_SECONDS
 
 TESTS = Path(__file__).parent
+# ranks may share one output, and unbuffered Python writes a line in pieces
+_WHOLE_LINES = "import sys; sys.stdout.reconfigure(line_buffering=True)\n"
 _LAUNCHER_VARIABLES = ("OMPI_", "PMI", "PMIX", "PRTE", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK")
 
 
@@ -82,13 +84,14 @@ def launch_fresh(
 ) -> Finished:
     """Run a script, given as text or as a path, on fresh ranks; fail the test when it passes the time limit."""
     with tempfile.TemporaryDirectory() as folder:
-        path = script
+        path, env = script, dict(env or {})
         if "\n" in script:
             path = f"{folder}/script.py"
-            Path(path).write_text(script)
+            Path(path).write_text(_WHOLE_LINES + script.removeprefix("\n"))
+            env["PYTHONUNBUFFERED"] = ""
         began = time.monotonic()
         command = [sys.executable, path, *args]
-        job = Job(command, engine, size, env or {}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        job = Job(command, engine, size, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             out, err = job.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

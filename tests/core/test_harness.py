@@ -9,6 +9,7 @@ import pytest
 from ranks import launch_fresh, on
 
 EVERY = on("core", sizes=(1, 2))
+SHARING = on("core", engines=("torch",))  # torchrun hands its own output down
 TWO = on("core", engines=("mpi",), sizes=(2,))
 
 
@@ -64,3 +65,15 @@ def test_a_rank_that_dies_is_seen(ranks):
 def test_a_fresh_job_returns_code_and_output():
     done = launch_fresh("import sys\nprint(sys.argv[1])\nsys.exit(7)\n", args=["word"])
     assert (done.code, done.stdout) == (7, "word\n")
+
+
+@pytest.mark.parametrize("combination", SHARING)
+def test_lines_of_ranks_that_share_an_output_are_whole(combination):
+    script = """
+import time
+time.sleep(2 - time.time() % 2)  # both begin at once
+for number in range(300):
+    print("line", number)
+"""
+    lines = launch_fresh(script, combination.engine, 2).stdout.splitlines()
+    assert sorted(lines) == sorted(2 * [f"line {number}" for number in range(300)])
