@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hvdkit.errors import LaunchError, RecipeError
 from hvdkit.failures import watch_exceptions
-from hvdkit.plan import LearningRate
+from hvdkit.recipe.plan import LearningRate
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 OPT_LEVELS = {"O0": "fp32", "O1": "fp16", "O2": "fp16"}

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 from hvdkit.version import __version__
 
 _HOME = {
-    "Recipe": "hvdkit.recipe",
-    "Data": "hvdkit.recipe",
-    "Init": "hvdkit.steps",
-    "Pin": "hvdkit.steps",
-    "Shard": "hvdkit.steps",
-    "ScaleLR": "hvdkit.steps",
-    "Distribute": "hvdkit.steps",
-    "Broadcast": "hvdkit.steps",
-    "Checkpoint": "hvdkit.steps",
-    "Average": "hvdkit.steps",
-    "SGD": "hvdkit.optimizers",
-    "Adam": "hvdkit.optimizers",
-    "AdamW": "hvdkit.optimizers",
-    "Adagrad": "hvdkit.optimizers",
+    "Recipe": "hvdkit.recipe.declaration",
+    "Data": "hvdkit.recipe.declaration",
+    "Init": "hvdkit.recipe.steps",
+    "Pin": "hvdkit.recipe.steps",
+    "Shard": "hvdkit.recipe.steps",
+    "ScaleLR": "hvdkit.recipe.steps",
+    "Distribute": "hvdkit.recipe.steps",
+    "Broadcast": "hvdkit.recipe.steps",
+    "Checkpoint": "hvdkit.recipe.steps",
+    "Average": "hvdkit.recipe.steps",
+    "SGD": "hvdkit.recipe.optimizers",
+    "Adam": "hvdkit.recipe.optimizers",
+    "AdamW": "hvdkit.recipe.optimizers",
+    "Adagrad": "hvdkit.recipe.optimizers",
     "apply": "hvdkit.assemble",
     "init": "hvdkit.world",
     "run": "hvdkit.launch.function",
@@ -50,19 +50,19 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from hvdkit.assemble import apply as apply
     from hvdkit.launch.function import run as run
-    from hvdkit.optimizers import SGD as SGD
-    from hvdkit.optimizers import Adagrad as Adagrad
-    from hvdkit.optimizers import Adam as Adam
-    from hvdkit.optimizers import AdamW as AdamW
-    from hvdkit.recipe import Data as Data
-    from hvdkit.recipe import Recipe as Recipe
-    from hvdkit.steps import Average as Average
-    from hvdkit.steps import Broadcast as Broadcast
-    from hvdkit.steps import Checkpoint as Checkpoint
-    from hvdkit.steps import Distribute as Distribute
-    from hvdkit.steps import Init as Init
-    from hvdkit.steps import Pin as Pin
-    from hvdkit.steps import ScaleLR as ScaleLR
-    from hvdkit.steps import Shard as Shard
+    from hvdkit.recipe.declaration import Data as Data
+    from hvdkit.recipe.declaration import Recipe as Recipe
+    from hvdkit.recipe.optimizers import SGD as SGD
+    from hvdkit.recipe.optimizers import Adagrad as Adagrad
+    from hvdkit.recipe.optimizers import Adam as Adam
+    from hvdkit.recipe.optimizers import AdamW as AdamW
+    from hvdkit.recipe.steps import Average as Average
+    from hvdkit.recipe.steps import Broadcast as Broadcast
+    from hvdkit.recipe.steps import Checkpoint as Checkpoint
+    from hvdkit.recipe.steps import Distribute as Distribute
+    from hvdkit.recipe.steps import Init as Init
+    from hvdkit.recipe.steps import Pin as Pin
+    from hvdkit.recipe.steps import ScaleLR as ScaleLR
+    from hvdkit.recipe.steps import Shard as Shard
     from hvdkit.verification.session import verify as verify
     from hvdkit.world import init as init

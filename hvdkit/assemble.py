@@ -10,10 +10,10 @@ from hvdkit import failures
 from hvdkit.checkpoint import epoch_files, stray_files
 from hvdkit.datasets import check
 from hvdkit.errors import CheckpointError, DataError, ModelError, RecipeError
-from hvdkit.plan import LearningRate, steps_for_rank
 from hvdkit.protocol import Backend
-from hvdkit.recipe import FRAMEWORKS, Data, Recipe
-from hvdkit.served import check_served, torch_only
+from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
+from hvdkit.recipe.plan import LearningRate, steps_for_rank
+from hvdkit.recipe.support import check_served, torch_only
 from hvdkit.training import Setup, Trainer, resumed_batch_size
 from hvdkit.world import World
 

@@ -19,7 +19,7 @@ from hvdkit.arrays import Arrays
 from hvdkit.errors import ModelError, RecipeError
 
 if TYPE_CHECKING:
-    from hvdkit.recipe import Data
+    from hvdkit.recipe.declaration import Data
 
 NAMES = ("mnist_cnn", "resnet34")
 # below this, ResNet's 7 x 7 stem with stride 2 and pooling would leave too little of an image

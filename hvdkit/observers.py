@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hvdkit import checkpoint
-from hvdkit.steps import Checkpoint
+from hvdkit.recipe.steps import Checkpoint
 
 if TYPE_CHECKING:
     from hvdkit.training import Trainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hvdkit.recipe import Data
+from hvdkit.recipe.declaration import Data
 from hvdkit.training import Setup, Trainer
 from hvdkit.world import World
 

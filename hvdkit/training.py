@@ -12,8 +12,8 @@ from hvdkit.checkpoint import batch_for
 from hvdkit.errors import DataError
 from hvdkit.metrics import Sums
 from hvdkit.observers import CheckpointWriter, History, Observer, Progress, Record
-from hvdkit.plan import LearningRate
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
+from hvdkit.recipe.plan import LearningRate
 from hvdkit.world import World
 
 if TYPE_CHECKING:

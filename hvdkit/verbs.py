@@ -7,7 +7,7 @@ from typing import Any
 
 from hvdkit import metrics as neutral
 from hvdkit import world as worlds
-from hvdkit.plan import scale_factor
+from hvdkit.recipe.plan import scale_factor
 
 
 def scale_lr(lr: float, rule: Any = "linear", accumulate: int = 1) -> float:

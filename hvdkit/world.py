@@ -15,7 +15,7 @@ from hvdkit.engines.base import Array, Engine
 from hvdkit.engines.table import ENGINES_BY_LIBRARY, choose, create
 from hvdkit.environment import node_name
 from hvdkit.errors import EngineError, HvdkitError, LaunchError
-from hvdkit.plan import local_ranks
+from hvdkit.recipe.plan import local_ranks
 
 _current: World | None = None
 

@@ -44,7 +44,7 @@ def cross_entropy() -> Any:
 
 def blocks(count: int, global_batch: int, epochs: int, uneven: str = "exact", size: int = 2) -> Iterator[np.ndarray]:
     """Yield the samples of every update, in the order that every number of processes shares."""
-    from hvdkit.plan import ShardPlan
+    from hvdkit.recipe.plan import ShardPlan
 
     for epoch in range(epochs):
         order = ShardPlan(count, global_batch, seed=SEED).order(epoch)

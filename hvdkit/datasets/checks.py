@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hvdkit.errors import DataError
 
 if TYPE_CHECKING:
-    from hvdkit.recipe import Data
+    from hvdkit.recipe.declaration import Data
 
 
 def check(data: Data, *, least: int = 1, rank: int | None = None) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hvdkit.datasets.checks import check_labels
 from hvdkit.datasets.pixels import Scale, to_float
 from hvdkit.errors import DataError
-from hvdkit.recipe import Data
+from hvdkit.recipe.declaration import Data
 
 CLASSES = 10
 SCALE: Scale = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))

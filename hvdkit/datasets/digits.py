@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hvdkit.datasets.idx import Split, read_split
 from hvdkit.datasets.pixels import Scale, to_float
 from hvdkit.errors import DataError
-from hvdkit.recipe import Data
+from hvdkit.recipe.declaration import Data
 
 CLASSES = 10
 MNIST_SCALE: Scale = ((0.1307,), (0.3081,))

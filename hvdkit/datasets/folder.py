@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hvdkit.datasets.pixels import Scale, to_float
 from hvdkit.errors import DataError
-from hvdkit.recipe import Data
+from hvdkit.recipe.declaration import Data
 
 # of ImageNet's photographs, as is usual for networks of this kind
 SCALE: Scale = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

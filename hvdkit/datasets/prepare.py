@@ -12,7 +12,7 @@ from hvdkit.datasets.checks import check
 from hvdkit.datasets.cifar import CLASSES, cifar10
 from hvdkit.datasets.digits import fashion_mnist, mnist
 from hvdkit.errors import DataError, RecipeError
-from hvdkit.recipe import FRAMEWORKS, Data
+from hvdkit.recipe.declaration import FRAMEWORKS, Data
 
 _LOADERS = {"mnist": mnist, "fashion_mnist": fashion_mnist, "cifar10": cifar10}
 

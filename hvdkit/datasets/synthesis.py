@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hvdkit.errors import DataError
-from hvdkit.recipe import Data
+from hvdkit.recipe.declaration import Data
 
 
 def synthetic(samples: int, shape: tuple[int, ...] = (28, 28, 1), classes: int = 10, seed: int = 0) -> Data:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from hvdkit.keras_objects.weights import needs_weights, sample_weights
-from hvdkit.plan import MicroBatch, ShardPlan
+from hvdkit.recipe.plan import MicroBatch, ShardPlan
 
 
 class ArrayBatches(keras.utils.PyDataset):

@@ -11,7 +11,7 @@ from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.distribution import follow_wrapping, reduction_of
 from hvdkit.keras_objects.optimizers import rate_of, set_rate
 from hvdkit.keras_objects.versions import innermost, keras, library, schedule_of, steps_per_execution
-from hvdkit.plan import LearningRate
+from hvdkit.recipe.plan import LearningRate
 
 _Callback: Any = keras().callbacks.Callback
 

@@ -7,7 +7,7 @@ from typing import Any
 from hvdkit import world as worlds
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.versions import library
-from hvdkit.plan import ShardPlan
+from hvdkit.recipe.plan import ShardPlan
 
 
 def shard(

@@ -18,7 +18,7 @@ from hvdkit.keras_objects.tf_datasets import (
 )
 from hvdkit.keras_objects.versions import is_keras3
 from hvdkit.keras_objects.weights import needs_weights
-from hvdkit.plan import ShardPlan
+from hvdkit.recipe.plan import ShardPlan
 
 
 def shard(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.keras_objects import models, optimizers
-from hvdkit.recipe import Data
+from hvdkit.recipe.declaration import Data
 
 
 def build_model(source: Any, seed: int, device: str, data: Data | None = None) -> Any:

@@ -21,7 +21,7 @@ from hvdkit.keras_objects.versions import (
     library,
     scales_loss,
 )
-from hvdkit.steps import Distribute
+from hvdkit.recipe.steps import Distribute
 
 _MARK = "_hvdkit_reduction"
 _REDUCED = "_hvdkit_reduced"

@@ -16,7 +16,7 @@ from hvdkit.keras_objects.versions import keras, keras_version
 from hvdkit.world import World
 
 if TYPE_CHECKING:
-    from hvdkit.recipe import Data
+    from hvdkit.recipe.declaration import Data
 
 # blocks of two convolutions in each stage; the stages have 64, 128, 256 and 512 channels
 _RESNET34_BLOCKS = (3, 4, 6, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdkit import optimizers
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.keras_objects.reduction import gradient_math
 from hvdkit.keras_objects.schedules import largest_rate
@@ -18,6 +17,7 @@ from hvdkit.keras_objects.versions import (
     library,
     schedule_of,
 )
+from hvdkit.recipe import optimizers
 
 
 def build_optimizer(source: Any) -> tuple[Any, float]:

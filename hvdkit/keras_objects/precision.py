@@ -9,7 +9,7 @@ from typing import Any
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.distribution import follow_wrapping
 from hvdkit.keras_objects.versions import is_keras3, keras, scales_loss
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
 
 _POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 

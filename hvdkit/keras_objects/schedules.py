@@ -9,7 +9,7 @@ from hvdkit import verbs
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import innermost, is_schedule, keras, schedule_of
-from hvdkit.plan import LearningRate
+from hvdkit.recipe.plan import LearningRate
 
 _RATES = {
     "CosineDecay": ("initial_learning_rate", "warmup_target"),

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.keras_objects.weights import sample_weights, weight_type
-from hvdkit.plan import MicroBatch, ShardPlan
+from hvdkit.recipe.plan import MicroBatch, ShardPlan
 from hvdkit.world import World
 
 

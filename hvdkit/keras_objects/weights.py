@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdkit.keras_objects.versions import keras
-from hvdkit.plan import MicroBatch, ShardPlan
+from hvdkit.recipe.plan import MicroBatch, ShardPlan
 
 
 def needs_weights(plan: ShardPlan) -> bool:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.distribution import distribute_optimizer, mark_reduced
 from hvdkit.keras_objects.reduction import Reduction, shared_channel
-from hvdkit.steps import Distribute
+from hvdkit.recipe.steps import Distribute
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

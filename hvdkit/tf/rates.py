@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.keras_objects.versions import keras
-from hvdkit.plan import LearningRate
+from hvdkit.recipe.plan import LearningRate
 
 
 def warmup(base: float, target: float, steps_per_epoch: int, epochs: float = 5.0) -> Any:

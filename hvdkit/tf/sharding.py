@@ -16,7 +16,7 @@ from hvdkit.keras_objects.tf_datasets import (
     shard_dataset,
 )
 from hvdkit.keras_objects.versions import is_keras3
-from hvdkit.plan import ShardPlan
+from hvdkit.recipe.plan import ShardPlan
 
 
 class Batches:

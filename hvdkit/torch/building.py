@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from hvdkit import optimizers
 from hvdkit.errors import DataError, ModelError, RecipeError
-from hvdkit.recipe import Data
+from hvdkit.recipe import optimizers
+from hvdkit.recipe.declaration import Data
 from hvdkit.torch.models import named_model
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

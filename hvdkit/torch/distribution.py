@@ -14,7 +14,7 @@ from hvdkit.arrays import check_same
 from hvdkit.channels import open_channel
 from hvdkit.channels.base import Channel, SerialChannel
 from hvdkit.errors import ModelError, RecipeError
-from hvdkit.steps import Distribute
+from hvdkit.recipe.steps import Distribute
 from hvdkit.torch.batch_norm import synchronise_batch_norm
 from hvdkit.torch.reducer import Reducer
 from hvdkit.torch.reductions import Mean, Reduction, make_reduction

@@ -16,7 +16,7 @@ from hvdkit.initialisers import NAMES, check_names, draw, has_small_stem, image_
 from hvdkit.torch.batch_norm import plain_kind
 
 if TYPE_CHECKING:
-    from hvdkit.recipe import Data
+    from hvdkit.recipe.declaration import Data
 
 _DENSE = {"kernel": "weight", "bias": "bias"}
 _NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}

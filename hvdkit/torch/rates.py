@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hvdkit.plan import LearningRate
+from hvdkit.recipe.plan import LearningRate
 
 
 def warmup(

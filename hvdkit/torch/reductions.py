@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hvdkit.channels.base import Channel
-from hvdkit.steps import Distribute
+from hvdkit.recipe.steps import Distribute
 
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from hvdkit import world as worlds
 from hvdkit.errors import DataError, RecipeError
-from hvdkit.plan import MicroBatch, ShardPlan
+from hvdkit.recipe.plan import MicroBatch, ShardPlan
 from hvdkit.torch.tensors import from_array
 from hvdkit.world import World
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hvdkit.errors import LaunchError, RecipeError
 from hvdkit.launch.function import run
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
 from hvdkit.verification.distances import distance, first_apart
 from hvdkit.verification.jobs import Job
 from hvdkit.verification.layout import check_dtype

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from hvdkit.errors import HvdkitError
-from hvdkit.recipe import FRAMEWORKS
+from hvdkit.recipe.declaration import FRAMEWORKS
 from hvdkit.verification.across import compare
 from hvdkit.verification.layout import DTYPES
 from hvdkit.verification.report import Report

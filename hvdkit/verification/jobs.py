@@ -14,8 +14,8 @@ import numpy as np
 import hvdkit
 from hvdkit.environment import launched_as
 from hvdkit.errors import RecipeError
-from hvdkit.recipe import Data, Recipe
-from hvdkit.steps import Checkpoint, Init
+from hvdkit.recipe.declaration import Data, Recipe
+from hvdkit.recipe.steps import Checkpoint, Init
 from hvdkit.verification.layout import Layout, cut, expected_rate, global_batch, is_neutral, load_data
 from hvdkit.verification.recording import Recorder
 from hvdkit.verification.reference import Reference, whole

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdkit.keras_objects.models import build_loss
 from hvdkit.keras_objects.versions import keras
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
 from hvdkit.verification.reference import Gradients, Reference
 from hvdkit.verification.storage import Arrays
 

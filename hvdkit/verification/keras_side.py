@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hvdkit.keras_objects.models import load_arrays, named_arrays
 from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import keras, library, name_of, seed_variables
-from hvdkit.recipe import Data, Recipe
+from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.verification.reference import Reference
 from hvdkit.verification.side import Side
 from hvdkit.verification.storage import Arrays, State

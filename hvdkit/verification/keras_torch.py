@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
 from hvdkit.verification.keras_ops import OpsReference
 from hvdkit.verification.keras_ops import record_batches as record_batches
 from hvdkit.verification.reference import Gradients

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hvdkit.errors import RecipeError
-from hvdkit.recipe import Data, Recipe
+from hvdkit.recipe.declaration import Data, Recipe
 
 DTYPES = ("float32", "float64")
 

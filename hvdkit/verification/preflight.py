@@ -11,7 +11,7 @@ from hvdkit.engines.table import ENGINES_BY_LIBRARY
 from hvdkit.environment import keras_backend
 from hvdkit.errors import EngineError, RecipeError
 from hvdkit.horovod_info import built_for
-from hvdkit.recipe import FRAMEWORKS
+from hvdkit.recipe.declaration import FRAMEWORKS
 
 _PACKAGES = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 _LIBRARIES = {"tensorflow": "tf", "torch": "torch", "jax": "jax"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
 from hvdkit.verification.storage import Arrays, Micro, axes_in_memory
 
 Gradients = list[Any]

@@ -12,7 +12,7 @@ from typing import Any
 from hvdkit.errors import DataError, LaunchError, RecipeError
 from hvdkit.launch.engine import choose_engine
 from hvdkit.launch.function import run
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
 from hvdkit.verification import contracts, jobs, outcomes
 from hvdkit.verification.evidence import Evidence
 from hvdkit.verification.jobs import Job

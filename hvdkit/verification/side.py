@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import NDArray
 
-from hvdkit.recipe import Data, Recipe
+from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.verification.reference import Reference
 from hvdkit.verification.storage import Arrays, State
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.recipe import Recipe
+from hvdkit.recipe.declaration import Recipe
 from hvdkit.verification.preflight import check_file
 
 

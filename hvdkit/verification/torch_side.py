@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hvdkit.recipe import Data, Recipe
+from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.torch.building import build_loss, build_model, build_optimizer
 from hvdkit.torch.models import load_arrays, named_arrays
 from hvdkit.verification.reference import Gradients, Reference

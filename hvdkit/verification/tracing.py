@@ -10,9 +10,9 @@ import numpy as np
 
 import hvdkit
 from hvdkit.errors import ModelError, RecipeError
-from hvdkit.optimizers import Adam, AdamW
-from hvdkit.recipe import Recipe
-from hvdkit.steps import Distribute, Init
+from hvdkit.recipe.declaration import Recipe
+from hvdkit.recipe.optimizers import Adam, AdamW
+from hvdkit.recipe.steps import Distribute, Init
 from hvdkit.verification.jobs import Job
 from hvdkit.verification.layout import Layout, cut, global_batch, is_neutral, load_data
 from hvdkit.verification.side import Side, side_of

@@ -8,7 +8,8 @@ from typing import Any
 
 from mutant_recipes import backends, mutant
 
-from hvdkit import plan, world
+from hvdkit import world
+from hvdkit.recipe import plan
 
 
 @mutant("shard", nodes=True)

@@ -78,7 +78,7 @@ class Adagrad:
 Rule = Sgd | FoldedSgd | Adam | Adagrad
 
 
-def rule_for(source: hvdkit.optimizers.Optimizer, shape: tuple[int, ...], form: str) -> Rule:
+def rule_for(source: hvdkit.recipe.optimizers.Optimizer, shape: tuple[int, ...], form: str) -> Rule:
     """Return the update rule of one weight for a declared optimizer."""
     if isinstance(source, hvdkit.SGD):
         kind = Sgd if form == "torch" else FoldedSgd
@@ -88,6 +88,6 @@ def rule_for(source: hvdkit.optimizers.Optimizer, shape: tuple[int, ...], form: 
     return Adam(shape, source, form)
 
 
-def l2_decay(source: hvdkit.optimizers.Optimizer) -> float:
+def l2_decay(source: hvdkit.recipe.optimizers.Optimizer) -> float:
     """Return what is added to the gradient per weight; AdamW's decay is none of this kind."""
     return 0.0 if isinstance(source, hvdkit.AdamW) else source.weight_decay

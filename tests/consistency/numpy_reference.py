@@ -26,7 +26,7 @@ class Case:
     """A recipe in a few words; ``samples`` leave a short batch at the end of an epoch, on 1, 2 and 3 processes."""
 
     model: str
-    optimizer: hvdkit.optimizers.Optimizer
+    optimizer: hvdkit.recipe.optimizers.Optimizer
     accumulate: int = 1
     clip: float | None = None
     scaling: str = "linear"

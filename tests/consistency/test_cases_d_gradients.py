@@ -51,7 +51,7 @@ def test_d15_ten_passes_by_four_are_three_updates_an_epoch(ranks):
         """Return how far the run is from one process that takes 32, 32 and 16 samples an update."""
         import case_parts as parts
 
-        from hvdkit.plan import ShardPlan
+        from hvdkit.recipe.plan import ShardPlan
 
         x, y = parts.samples(80)
         alone = parts.net(framework)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hvdkit.errors import RecipeError
-from hvdkit.plan import LearningRate, local_ranks, scale_factor
+from hvdkit.recipe.plan import LearningRate, local_ranks, scale_factor
 
 
 def test_warm_up_of_three_epochs_from_001_to_008_at_the_epoch_ends():

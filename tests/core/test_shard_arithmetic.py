@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hvdkit.errors import DataError, RecipeError
-from hvdkit.plan import ShardPlan, steps_for_rank
+from hvdkit.recipe.plan import ShardPlan, steps_for_rank
 
 GRID = [
     (samples, batch, size, accumulate)

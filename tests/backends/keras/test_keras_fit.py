@@ -124,7 +124,7 @@ def test_d03_warmup_reaches_the_scaled_rate_and_corrects_momentum(ranks):
         import keras_runs as runs
 
         import hvdkit.keras as hk
-        from hvdkit.plan import ShardPlan
+        from hvdkit.recipe.plan import ShardPlan
 
         runs.fresh()
         world = hk.init()

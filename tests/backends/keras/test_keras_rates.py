@@ -26,7 +26,7 @@ def line_net():
 
 def expected_weights(rates, epochs, momentum):
     """Return the weights after momentum SGD as torch has it, where the rate multiplies the velocity."""
-    from hvdkit.plan import ShardPlan
+    from hvdkit.recipe.plan import ShardPlan
 
     x, y = (np.float64(part) for part in line())
     w, v = np.ones(3), np.zeros(3)

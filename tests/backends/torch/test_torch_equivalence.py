@@ -66,7 +66,7 @@ def test_300_adam_steps_equal_their_twin_bit_for_bit(ranks):
         from torch.nn.functional import cross_entropy
         from torch_cases import digest, distributed, mlp, samples
 
-        from hvdkit.plan import ShardPlan
+        from hvdkit.recipe.plan import ShardPlan
 
         data = samples(60, torch.float32)
         model, twin = mlp(torch.float32), mlp(torch.float32)

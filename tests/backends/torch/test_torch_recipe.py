@@ -21,7 +21,7 @@ def test_one_process_equals_the_plain_script_bit_for_bit(ranks):
         from torch_cases import digest, mlp
         from torch_recipes import recipe, run
 
-        from hvdkit.plan import ShardPlan
+        from hvdkit.recipe.plan import ShardPlan
 
         trainer = run()
         torch.manual_seed(7)

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import hvdkit.torch as hk
 from hvdkit.arrays import sha256
-from hvdkit.plan import ShardPlan
+from hvdkit.recipe.plan import ShardPlan
 from hvdkit.torch.tensors import numpy_arrays
 from hvdkit.world import current
 

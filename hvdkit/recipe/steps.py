@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hvdkit.fields import above_zero, fail, is_number, one_of, true_or_false, whole
+from hvdkit.recipe.checks import above_zero, fail, is_number, one_of, true_or_false, whole
 
 ENGINES = ("auto", "serial", "horovod", "torch", "mpi")
 UNEVEN = ("exact", "pad", "drop")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.recipe import Recipe
-from hvdkit.steps import Distribute
+from hvdkit.recipe.declaration import Recipe
+from hvdkit.recipe.steps import Distribute
 
 _TORCH_ONLY = ("gradient_predivide", "reduction", "sync_batchnorm")
 _REASONS = {

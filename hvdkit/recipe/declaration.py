@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.fields import fail, is_number, one_of, true_or_false, whole
-from hvdkit.steps import Average, Broadcast, Checkpoint, Distribute, Init, Pin, ScaleLR, Shard
+from hvdkit.recipe.checks import fail, is_number, one_of, true_or_false, whole
+from hvdkit.recipe.steps import Average, Broadcast, Checkpoint, Distribute, Init, Pin, ScaleLR, Shard
 
 FRAMEWORKS = ("torch", "tf", "keras")
 LOSSES = ("sparse_categorical_crossentropy", "mean_squared_error")

@@ -1,0 +1,1 @@
+"""What a user declares, checked and planned; pure, without NumPy at import."""
