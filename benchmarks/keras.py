@@ -22,8 +22,8 @@ import hvdkit.keras as hk
 from benchmarks import keras_methods as methods
 from benchmarks import keras_strategies as strategies
 from benchmarks.keras_methods import Run
-from hvdkit.environment import launched_as
 from hvdkit.horovod_info import built_for, mpi_built
+from hvdkit.process.environment import launched_as
 
 KERAS_2 = keras.__version__.startswith("2.")
 # these run in rank 0 alone: one process without distribution, and one process with a device for each rank

@@ -16,8 +16,8 @@ from hvdkit.engines.base import Engine
 from hvdkit.engines.horovod import HorovodEngine
 from hvdkit.engines.mpi import MpiEngine
 from hvdkit.engines.torch_distributed import TorchDistributedEngine
-from hvdkit.environment import launched_as
 from hvdkit.horovod_info import built_for, mpi_built
+from hvdkit.process.environment import launched_as
 from hvdkit.world import World
 
 

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _NormBase
 
 from hvdkit.errors import LaunchError, RecipeError
-from hvdkit.failures import watch_exceptions
+from hvdkit.process.failures import watch_exceptions
 from hvdkit.recipe.plan import LearningRate
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -13,8 +13,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import hvdkit.torch as hk
 from hvdkit.checkpoint import write_atomically
-from hvdkit.environment import launched_as
 from hvdkit.errors import CheckpointError, LaunchError
+from hvdkit.process.environment import launched_as
 from hvdkit.torch.synchronising import average_buffers
 
 

@@ -13,7 +13,7 @@ from reporting import summarise, write_summary
 
 import hvdkit
 from hvdkit.errors import RecipeError
-from hvdkit.failures import watch_exceptions
+from hvdkit.process.failures import watch_exceptions
 
 OPTIMIZERS = {"sgd": hvdkit.SGD, "adam": hvdkit.Adam, "adamw": hvdkit.AdamW, "adagrad": hvdkit.Adagrad}
 

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 import hvdkit
-from hvdkit.failures import watch_exceptions
+from hvdkit.process.failures import watch_exceptions
 
 CHUNK = 1_000_000
 

@@ -14,9 +14,9 @@ import click
 from reporting import StepTimes, show_speed, speed, summarise, write_summary
 
 import hvdkit
-from hvdkit.environment import launched_as
 from hvdkit.errors import RecipeError
-from hvdkit.failures import watch_exceptions
+from hvdkit.process.environment import launched_as
+from hvdkit.process.failures import watch_exceptions
 
 CLASSES = 10
 SYNTHETIC_SIZE = 32

@@ -6,10 +6,10 @@ import importlib
 import time
 from typing import Any, cast
 
-from hvdkit import failures
 from hvdkit.checkpoint import epoch_files, stray_files
 from hvdkit.datasets import check
 from hvdkit.errors import CheckpointError, DataError, ModelError, RecipeError
+from hvdkit.process import failures
 from hvdkit.protocol import Backend
 from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
 from hvdkit.recipe.plan import LearningRate, steps_for_rank

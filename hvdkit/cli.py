@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from hvdkit.environment import ensure_home
 from hvdkit.errors import HvdkitError
+from hvdkit.process.environment import ensure_home
 from hvdkit.version import __version__
 
 _COMMANDS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from hvdkit.environment import user_set_threads
 from hvdkit.errors import LaunchError
+from hvdkit.process.environment import user_set_threads
 from hvdkit.world import World
 
 

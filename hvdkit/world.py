@@ -9,12 +9,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from hvdkit import failures
-from hvdkit.control import ControlChannel
 from hvdkit.engines.base import Array, Engine
 from hvdkit.engines.table import ENGINES_BY_LIBRARY, choose, create
-from hvdkit.environment import node_name
 from hvdkit.errors import EngineError, HvdkitError, LaunchError
+from hvdkit.process import failures
+from hvdkit.process.control import ControlChannel
+from hvdkit.process.environment import node_name
 from hvdkit.recipe.plan import local_ranks
 
 _current: World | None = None

@@ -11,7 +11,7 @@ import pytest
 from limits import Calibration
 from ranks import Combination, Pool
 
-from hvdkit.environment import ensure_home
+from hvdkit.process.environment import ensure_home
 
 HELD_AT_ONCE = 3
 STARTING_FIXTURES = {"ranks", "pools", "launch", "summaries", "archive"}

@@ -11,8 +11,8 @@ import torch
 from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
 from hvdkit.engines.horovod import HorovodEngine, finish
-from hvdkit.environment import launched_as
 from hvdkit.horovod_info import mpi_built
+from hvdkit.process.environment import launched_as
 
 
 @dataclass(frozen=True)

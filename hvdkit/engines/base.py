@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hvdkit.control import ControlChannel, waiting
 from hvdkit.errors import CollectiveError
+from hvdkit.process.control import ControlChannel, waiting
 
 OPERATIONS = ("mean", "sum", "min", "max")
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdkit.engines.base import Array, Bytes, Engine
-from hvdkit.environment import ensure_home, prefer
 from hvdkit.errors import EngineError
+from hvdkit.process.environment import ensure_home, prefer
 
 
 class MpiEngine(Engine):

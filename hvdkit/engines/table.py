@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hvdkit.engines.base import Engine
-from hvdkit.environment import LaunchedAs, launched_as, requested_engine
 from hvdkit.errors import EngineError, LaunchError
 from hvdkit.horovod_info import built_for, mpi_built
+from hvdkit.process.environment import LaunchedAs, launched_as, requested_engine
 
 ENGINES_BY_LAUNCHER = {
     "plain": ("serial", "horovod", "torch", "mpi"),

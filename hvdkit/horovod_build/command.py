@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hvdkit.environment import cache_dir
 from hvdkit.horovod_build import builder
 from hvdkit.horovod_build.plan import BuildPlan, make_plan
 from hvdkit.horovod_build.proof import prove
 from hvdkit.horovod_build.source import HOROVOD_VERSION
+from hvdkit.process.environment import cache_dir
 
 
 @click.command("build-horovod")

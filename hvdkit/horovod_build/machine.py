@@ -10,8 +10,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdkit.environment import child_environment
 from hvdkit.horovod_info import package_folder
+from hvdkit.process.environment import child_environment
 
 _PROBE_SECONDS = 60
 _CUDA_INCLUDES = ("include", "targets/x86_64-linux/include", "targets/sbsa-linux/include")

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from hvdkit.environment import child_environment
 from hvdkit.errors import BuildError
 from hvdkit.horovod_build.allreduce import PROOF
 from hvdkit.horovod_build.diagnosis import explain
 from hvdkit.horovod_build.machine import scripts_folder
 from hvdkit.horovod_build.process import run_logged
+from hvdkit.process.environment import child_environment
 
 _SECONDS = 240
 _PROCESSES = 2

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from hvdkit.environment import child_environment
 from hvdkit.errors import BuildError
 from hvdkit.horovod_build.diagnosis import explain
+from hvdkit.process.environment import child_environment
 
 HOROVOD_VERSION = "0.28.1"
 ARCHIVE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import cloudpickle
 
-from hvdkit.environment import launched_as
 from hvdkit.errors import LaunchError
+from hvdkit.process.environment import launched_as
 
 
 def main(folder: Path) -> None:

@@ -23,10 +23,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from hvdkit import failures
-from hvdkit.environment import child_environment, failure_dir, launched_as, rank_log_dir, terminal_columns
 from hvdkit.launch.lines import LabelledOutput, LineSplitter
 from hvdkit.launch.processes import adopt_orphans, end_descendants, end_with_parent, send_signal
+from hvdkit.process import failures
+from hvdkit.process.environment import child_environment, failure_dir, launched_as, rank_log_dir, terminal_columns
 
 GRACE_SECONDS = 5.0
 

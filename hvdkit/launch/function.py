@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdkit.environment import child_environment
 from hvdkit.errors import LaunchError
 from hvdkit.launch.hosts import parse_hosts
 from hvdkit.launch.pickling import pack
+from hvdkit.process.environment import child_environment
 
 _ERROR = "hvdkit: error: "
 _END_SECONDS = 15.0

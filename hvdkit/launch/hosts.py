@@ -7,8 +7,8 @@ import re
 import socket
 from dataclasses import dataclass
 
-from hvdkit.environment import node_name
 from hvdkit.errors import LaunchError
+from hvdkit.process.environment import node_name
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hvdkit.environment import calling_process, child_environment, search_path, user_set_threads
 from hvdkit.launch.launchers import Job, root_variables
 from hvdkit.launch.processes import adopt_orphans, descendants, end_descendants, end_with_parent, is_alive, send_signal
+from hvdkit.process.environment import calling_process, child_environment, search_path, user_set_threads
 
 # seconds from the first failure, or from a signal, to each further step towards the end of the job
 RANKS_TOLD_AFTER = 1.0

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hvdkit import horovod_info
-from hvdkit.environment import keras_backend
 from hvdkit.errors import EngineError, LaunchError
 from hvdkit.launch.engine import find_mpiexec
 from hvdkit.launch.hosts import Host
+from hvdkit.process.environment import keras_backend
 
 CONTROLLERS = ("gloo", "mpi")
 

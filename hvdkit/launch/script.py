@@ -14,9 +14,9 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType, TracebackType
 
-from hvdkit import failures
 from hvdkit.errors import LaunchError, RankFailedError
 from hvdkit.launch.processes import end_with_parent
+from hvdkit.process import failures
 
 
 def main(parent: int, arguments: list[str]) -> None:

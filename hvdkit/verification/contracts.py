@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.environment import user_set_threads
+from hvdkit.process.environment import user_set_threads
 from hvdkit.verification.distances import amount, largest
 from hvdkit.verification.evidence import Evidence
 from hvdkit.verification.report import Check

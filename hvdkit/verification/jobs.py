@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import hvdkit
-from hvdkit.environment import launched_as
 from hvdkit.errors import RecipeError
+from hvdkit.process.environment import launched_as
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.recipe.steps import Checkpoint, Init
 from hvdkit.verification.layout import Layout, cut, expected_rate, global_batch, is_neutral, load_data

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hvdkit.engines.table import ENGINES_BY_LIBRARY
-from hvdkit.environment import keras_backend
 from hvdkit.errors import EngineError, RecipeError
 from hvdkit.horovod_info import built_for
+from hvdkit.process.environment import keras_backend
 from hvdkit.recipe.declaration import FRAMEWORKS
 
 _PACKAGES = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdkit.environment import cache_dir
 from hvdkit.horovod_build.source import fetch, unpack
+from hvdkit.process.environment import cache_dir
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 from limits import HANG_SECONDS
 
 from hvdkit import horovod_info
-from hvdkit.environment import child_environment
+from hvdkit.process.environment import child_environment
 
 pytestmark = pytest.mark.processes
 

@@ -21,7 +21,7 @@ CORE = [
 BEGIN = """
 import os, signal, sys, time
 import hvdkit
-from hvdkit import control
+from hvdkit.process import control
 for setting in sys.argv[1:]:
     name, value = setting.split("=")
     setattr(control, name, float(value))

@@ -8,8 +8,8 @@ import pytest
 from ranks import launch_fresh, on
 
 from hvdkit.engines.table import ENGINES_BY_LAUNCHER, ENGINES_BY_LIBRARY, choose
-from hvdkit.environment import LaunchedAs, launched_as
 from hvdkit.errors import EngineError, LaunchError
+from hvdkit.process.environment import LaunchedAs, launched_as
 
 # written out once more, so that a change of the table has to be meant
 ALLOWED = {

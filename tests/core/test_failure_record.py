@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hvdkit import failures
+from hvdkit.process import failures
 
 OWN, OTHER = "data_dir /data is not a folder" * 3, "rank 1 failed: data_dir /data is not a folder"
 

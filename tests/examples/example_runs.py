@@ -107,7 +107,7 @@ def _as_main(script: str, flags: tuple[str, ...], cwd: str) -> tuple[int, str, s
     from unittest import mock
 
     from hvdkit.errors import HvdkitError
-    from hvdkit.failures import describe
+    from hvdkit.process.failures import describe
     from hvdkit.world import World
 
     out, err, code = io.StringIO(), io.StringIO(), 0

@@ -74,7 +74,7 @@ def test_an_hvdkit_error_is_one_line(launch):
 
 def test_a_peer_that_noticed_the_failure_is_not_named_as_the_first(launch):
     script = launch.script("""
-from hvdkit import failures
+from hvdkit.process import failures
 if rank == 0:
     failures.record("rank 1 failed: it went away", 1, secondary=True)
     time.sleep(300)

@@ -11,8 +11,8 @@ import pytest
 from limits import HANG_SECONDS
 
 import hvdkit
-from hvdkit.environment import launched_as
 from hvdkit.errors import EngineError, LaunchError
+from hvdkit.process.environment import launched_as
 
 OFFSET = 10
 

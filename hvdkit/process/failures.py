@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Protocol
 
-from hvdkit.environment import failure_dir, launched_as
 from hvdkit.errors import HvdkitError, RankFailedError
+from hvdkit.process.environment import failure_dir, launched_as
 
 
 class Announcer(Protocol):

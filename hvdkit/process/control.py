@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hvdkit import failures
 from hvdkit.errors import HvdkitError, LaunchError
+from hvdkit.process import failures
 
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 10.0
