@@ -22,7 +22,7 @@ import hvdkit.keras as hk
 from benchmarks import keras_methods as methods
 from benchmarks import keras_strategies as strategies
 from benchmarks.keras_methods import Run
-from hvdkit.horovod_info import built_for, mpi_built
+from hvdkit.engines.horovod.installed import built_for, mpi_built
 from hvdkit.process.environment import launched_as
 
 KERAS_2 = keras.__version__.startswith("2.")

@@ -13,10 +13,10 @@ import hvdkit.torch as hk
 from benchmarks.ports import free_port
 from hvdkit import world as worlds
 from hvdkit.engines.base import Engine
-from hvdkit.engines.horovod import HorovodEngine
-from hvdkit.engines.mpi import MpiEngine
-from hvdkit.engines.torch_distributed import TorchDistributedEngine
-from hvdkit.horovod_info import built_for, mpi_built
+from hvdkit.engines.horovod.engine import HorovodEngine
+from hvdkit.engines.horovod.installed import built_for, mpi_built
+from hvdkit.engines.mpi.engine import MpiEngine
+from hvdkit.engines.torch_distributed.engine import TorchDistributedEngine
 from hvdkit.process.environment import launched_as
 from hvdkit.world import World
 

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from hvdkit import horovod_info
+from hvdkit.engines.horovod import installed as horovod_info
 from hvdkit.errors import HvdkitError
 from hvdkit.horovod_build import machine
 from hvdkit.launch.engine import choose_engine, find_mpiexec

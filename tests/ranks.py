@@ -37,8 +37,8 @@ from limits import HANG_SECONDS
 from rank_jobs import TESTS, Job, beside
 from rank_jobs import launch_fresh as launch_fresh
 
+from hvdkit.engines.horovod.installed import built_for
 from hvdkit.engines.table import ENGINES_BY_LAUNCHER, ENGINES_BY_LIBRARY
-from hvdkit.horovod_info import built_for
 
 
 def _keras_version() -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hvdkit.engines.base import Engine
+from hvdkit.engines.horovod.installed import built_for, mpi_built
 from hvdkit.errors import EngineError, LaunchError
-from hvdkit.horovod_info import built_for, mpi_built
 from hvdkit.process.environment import LaunchedAs, launched_as, requested_engine
 
 ENGINES_BY_LAUNCHER = {
@@ -99,18 +99,18 @@ def create(choice: Choice, library: str | None, launched: LaunchedAs | None = No
 
 def _start(name: str, library: str | None, launched: LaunchedAs) -> Engine:
     if name == "serial":
-        from hvdkit.engines.serial import SerialEngine
+        from hvdkit.engines.serial.engine import SerialEngine
 
         return SerialEngine()
     if name == "mpi":
-        from hvdkit.engines.mpi import MpiEngine
+        from hvdkit.engines.mpi.engine import MpiEngine
 
         return MpiEngine()
     if name == "torch":
-        from hvdkit.engines.torch_distributed import TorchDistributedEngine
+        from hvdkit.engines.torch_distributed.engine import TorchDistributedEngine
 
         return TorchDistributedEngine(launched=launched.launcher == "torchrun")
-    from hvdkit.engines.horovod import HorovodEngine
+    from hvdkit.engines.horovod.engine import HorovodEngine
 
     return HorovodEngine(_binding(library))
 

@@ -13,12 +13,12 @@ from typing import TextIO
 
 from filelock import FileLock, Timeout
 
+from hvdkit.engines.horovod.installed import RECORD_NAME
 from hvdkit.errors import BuildError
 from hvdkit.horovod_build import source
 from hvdkit.horovod_build.diagnosis import explain
 from hvdkit.horovod_build.plan import BuildPlan
 from hvdkit.horovod_build.process import run_logged
-from hvdkit.horovod_info import RECORD_NAME
 from hvdkit.process.environment import child_environment
 
 RUN_NEEDS = ("cloudpickle", "psutil", "pyyaml", "cffi", "packaging")

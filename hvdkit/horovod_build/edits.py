@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdkit import horovod_controllers
+from hvdkit.engines.horovod import controllers as horovod_controllers
+from hvdkit.engines.horovod.installed import RECORD_NAME
 from hvdkit.errors import BuildError
-from hvdkit.horovod_info import RECORD_NAME
 
 TREE_STANDARD = 17  # what TensorFlow 2.10 and later and torch 2.1 and later ask for
 CONTROLLERS = Path(horovod_controllers.__file__)

@@ -10,7 +10,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdkit.horovod_info import package_folder
+from hvdkit.engines.horovod.installed import package_folder
 from hvdkit.process.environment import child_environment
 
 _PROBE_SECONDS = 60

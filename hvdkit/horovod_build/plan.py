@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdkit.engines.horovod.installed import framework_distribution, framework_version, horovod_name, torch_cuda_version
 from hvdkit.errors import BuildError
 from hvdkit.horovod_build import edits, machine
 from hvdkit.horovod_build.edits import Edit, edits_for
 from hvdkit.horovod_build.machine import Nccl, Tool
 from hvdkit.horovod_build.source import HOROVOD_VERSION
-from hvdkit.horovod_info import framework_distribution, framework_version, horovod_name, torch_cuda_version
 
 FRAMEWORKS = ("torch", "tf")
 _LABELS = {"torch": "torch", "tf": "tensorflow"}

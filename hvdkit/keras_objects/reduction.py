@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdkit import world as worlds
-from hvdkit.channels import open_channel
-from hvdkit.channels.base import Channel
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.channel_table import open_channel
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.versions import library
 

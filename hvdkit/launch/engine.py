@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdkit import horovod_info
+from hvdkit.engines.horovod import installed as horovod_info
 from hvdkit.errors import EngineError, LaunchError
 
 ENGINES = ("auto", "horovod", "torch", "mpi", "serial")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hvdkit import horovod_info
+from hvdkit.engines.horovod import installed as horovod_info
 from hvdkit.errors import EngineError, LaunchError
 from hvdkit.launch.engine import find_mpiexec
 from hvdkit.launch.hosts import Host

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hvdkit.channels import open_channel
-from hvdkit.channels.base import Channel
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.channel_table import open_channel
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.world import World
 

@@ -11,8 +11,8 @@ import torch
 
 from hvdkit import world as worlds
 from hvdkit.arrays import check_same
-from hvdkit.channels import open_channel
-from hvdkit.channels.base import Channel, SerialChannel
+from hvdkit.engines.channel import Channel, SerialChannel
+from hvdkit.engines.channel_table import open_channel
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.recipe.steps import Distribute
 from hvdkit.torch.batch_norm import synchronise_batch_norm

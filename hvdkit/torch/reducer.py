@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from hvdkit.channels.base import Channel
+from hvdkit.engines.channel import Channel
 from hvdkit.errors import ModelError
 from hvdkit.torch.buckets import Bucket, lay_out
 from hvdkit.torch.reductions import Reduction

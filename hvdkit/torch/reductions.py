@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hvdkit.channels.base import Channel
+from hvdkit.engines.channel import Channel
 from hvdkit.recipe.steps import Distribute
 
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -7,9 +7,9 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
+from hvdkit.engines.horovod.installed import built_for
 from hvdkit.engines.table import ENGINES_BY_LIBRARY
 from hvdkit.errors import EngineError, RecipeError
-from hvdkit.horovod_info import built_for
 from hvdkit.process.environment import keras_backend
 from hvdkit.recipe.declaration import FRAMEWORKS
 

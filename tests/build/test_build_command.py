@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from limits import HANG_SECONDS
 
-from hvdkit import horovod_info
+from hvdkit.engines.horovod import installed as horovod_info
 from hvdkit.process.environment import child_environment
 
 pytestmark = pytest.mark.processes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from limits import HANG_SECONDS
 
-from hvdkit import horovod_info
+from hvdkit.engines.horovod import installed as horovod_info
 from hvdkit.errors import BuildError
 from hvdkit.horovod_build import proof
 from hvdkit.horovod_build.machine import scripts_folder

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from hvdkit import doctor as doctor_module
-from hvdkit import horovod_info
 from hvdkit.doctor import cmake_finding, doctor, horovod_findings
+from hvdkit.engines.horovod import installed as horovod_info
 
 pytestmark = pytest.mark.processes
 

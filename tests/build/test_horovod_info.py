@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from limits import HANG_SECONDS
 
-from hvdkit import horovod_info
+from hvdkit.engines.horovod import installed as horovod_info
 from hvdkit.errors import EngineError
 
 BOTH = b"..MPI_Init_thread..N4gloo7ContextE.."

@@ -18,7 +18,7 @@ def _channels() -> list[Any]:
     for name in names:
         if (name.startswith("torch")) == (backends()[0].__name__ == "hvdkit.torch"):
             try:
-                module = importlib.import_module(f"hvdkit.channels.{name}")
+                module = importlib.import_module(f"hvdkit.engines.channel_table.{name}")
             except ImportError:
                 continue
             found += [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]

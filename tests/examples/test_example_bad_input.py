@@ -22,7 +22,7 @@ from example_runs import (
 )
 from ranks import on
 
-from hvdkit.horovod_info import built_for, built_versions, package_folder
+from hvdkit.engines.horovod.installed import built_for, built_versions, package_folder
 
 pytestmark = pytest.mark.processes
 

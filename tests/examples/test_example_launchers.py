@@ -19,7 +19,7 @@ from example_runs import (
 )
 from ranks import UNDER_KERAS_2, on, slowly
 
-from hvdkit.horovod_info import gloo_built, mpi_built
+from hvdkit.engines.horovod.installed import gloo_built, mpi_built
 
 HOROVOD = [entry for entry in every() if entry.values[0].engine == "horovod"]
 MPI = [entry for entry in [*every(), *keras_elsewhere()] if entry.values[0].engine == "mpi"]

@@ -9,7 +9,7 @@ import pytest
 from example_runs import ROOT, available, hvdkit_run, succeed
 from ranks import UNDER_KERAS_2, on
 
-from hvdkit.horovod_info import gloo_built
+from hvdkit.engines.horovod.installed import gloo_built
 
 FIT, LOOP = "examples/keras_fit.py", "examples/tf_custom_loop.py"
 needs_gloo = pytest.mark.skipif(not gloo_built(), reason="there is no Horovod built with Gloo")

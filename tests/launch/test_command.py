@@ -100,7 +100,7 @@ def test_a_job_starts_where_home_is_not_set(launch, engine, monkeypatch):
 def test_mpi_starts_in_plain_python_where_home_is_not_set(launch, monkeypatch):
     pytest.importorskip("mpi4py")
     monkeypatch.delenv("HOME", raising=False)
-    program = "from hvdkit.engines.mpi import MpiEngine; print(MpiEngine().size)"
+    program = "from hvdkit.engines.mpi.engine import MpiEngine; print(MpiEngine().size)"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=launch.environment(), capture_output=True, text=True, timeout=HANG_SECONDS)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -12,9 +12,9 @@ TF_DATASETS = "hvdkit/keras_objects/tf_datasets.py"
 VERSIONS = "hvdkit/keras_objects/versions.py"
 WRAPPING = "hvdkit/keras_objects/torch_wrapping.py"
 BATCH_NORM = "hvdkit/torch/batch_norm.py"
-HOROVOD = "hvdkit/engines/horovod.py"
-TORCH_HOROVOD = "hvdkit/channels/torch_horovod.py"
-HOROVOD_INFO = "hvdkit/horovod_info.py"
+HOROVOD = "hvdkit/engines/horovod/engine.py"
+TORCH_HOROVOD = "hvdkit/engines/horovod/torch_channel.py"
+HOROVOD_INFO = "hvdkit/engines/horovod/installed.py"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from rank_jobs import beside
 from ranks import Combination, launch_fresh, on, unavailable
 
-from hvdkit.horovod_info import mpi_built
+from hvdkit.engines.horovod.installed import mpi_built
 
 ENGINES = on("torch", engines=("torch", "mpi", "horovod"))
 

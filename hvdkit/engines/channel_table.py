@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdkit.channels.base import Channel, SerialChannel
+from hvdkit.engines.channel import Channel, SerialChannel
 from hvdkit.errors import EngineError
 from hvdkit.world import World
 
@@ -21,27 +21,27 @@ def open_channel(world: World, library: str) -> Channel:
     if world.size == 1:
         return SerialChannel()
     if (engine.name, library) == ("horovod", "torch"):
-        from hvdkit.channels.torch_horovod import TorchHorovodChannel
+        from hvdkit.engines.horovod.torch_channel import TorchHorovodChannel
 
         return TorchHorovodChannel(engine)
     if (engine.name, library) == ("torch", "torch"):
-        from hvdkit.channels.torch_distributed import TorchDistributedChannel
+        from hvdkit.engines.torch_distributed.torch_channel import TorchDistributedChannel
 
         return TorchDistributedChannel(engine)
     if (engine.name, library) == ("mpi", "torch"):
-        from hvdkit.channels.torch_mpi import TorchMpiChannel
+        from hvdkit.engines.mpi.torch_channel import TorchMpiChannel
 
         return TorchMpiChannel(engine)
     if (engine.name, library) == ("horovod", "tf"):
-        from hvdkit.channels.tf_horovod import TfHorovodChannel
+        from hvdkit.engines.horovod.tf_channel import TfHorovodChannel
 
         return TfHorovodChannel(engine)
     if (engine.name, library) == ("mpi", "tf"):
-        from hvdkit.channels.tf_mpi import TfMpiChannel
+        from hvdkit.engines.mpi.tf_channel import TfMpiChannel
 
         return TfMpiChannel(engine)
     if (engine.name, library) == ("mpi", "jax"):
-        from hvdkit.channels.jax_mpi import JaxMpiChannel
+        from hvdkit.engines.mpi.jax_channel import JaxMpiChannel
 
         return JaxMpiChannel(engine)
     raise EngineError(f"engine {engine.name!r} cannot carry tensors of {library!r}")

@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from hvdkit.engines.horovod.controllers import controller_built
 from hvdkit.errors import EngineError
-from hvdkit.horovod_controllers import controller_built
 
 RECORD_NAME = "hvdkit_build.json"
 TF_DISTRIBUTIONS = (

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
-from hvdkit.engines.horovod import HorovodEngine, finish
-from hvdkit.horovod_info import mpi_built
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.horovod.engine import HorovodEngine, finish
+from hvdkit.engines.horovod.installed import mpi_built
 from hvdkit.process.environment import launched_as
 
 

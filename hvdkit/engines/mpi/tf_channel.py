@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
-from hvdkit.engines.mpi import MpiEngine
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.mpi.engine import MpiEngine
 
 
 class TfMpiChannel(Channel):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
-from hvdkit.engines.torch_distributed import TorchDistributedEngine
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.torch_distributed.engine import TorchDistributedEngine
 
 
 class TorchDistributedChannel(Channel):

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdkit.engines.base import Array, Bytes, Engine
+from hvdkit.engines.horovod.installed import built_for, check_build_matches
 from hvdkit.errors import EngineError
-from hvdkit.horovod_info import built_for, check_build_matches
 from hvdkit.process.environment import prefer
 
 _Call = Callable[..., Array]

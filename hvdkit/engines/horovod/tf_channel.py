@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
-from hvdkit.engines.horovod import HorovodEngine
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.horovod.engine import HorovodEngine
 
 
 class TfHorovodChannel(Channel):

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jax.experimental import io_callback
 
-from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
-from hvdkit.engines.mpi import MpiEngine
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.mpi.engine import MpiEngine
 from hvdkit.errors import EngineError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from hvdkit.channels.base import Channel
 from hvdkit.engines.base import Engine
-from hvdkit.engines.mpi import MpiEngine
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.mpi.engine import MpiEngine
 from hvdkit.errors import EngineError
 
 
