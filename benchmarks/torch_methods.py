@@ -11,14 +11,14 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import hvdkit.torch as hk
 from benchmarks.ports import free_port
-from hvdkit import world as worlds
 from hvdkit.engines.base import Engine
 from hvdkit.engines.horovod.engine import HorovodEngine
 from hvdkit.engines.horovod.installed import built_for, mpi_built
 from hvdkit.engines.mpi.engine import MpiEngine
 from hvdkit.engines.torch_distributed.engine import TorchDistributedEngine
+from hvdkit.job import world as worlds
+from hvdkit.job.world import World
 from hvdkit.process.environment import launched_as
-from hvdkit.world import World
 
 
 class Job:

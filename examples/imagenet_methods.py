@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from torch.utils.data.distributed import DistributedSampler
 
 import hvdkit.torch as hk
-from hvdkit.checkpoint import write_atomically
 from hvdkit.errors import CheckpointError, LaunchError
+from hvdkit.job.files import write_atomically
 from hvdkit.process.environment import launched_as
 from hvdkit.torch.synchronising import average_buffers
 

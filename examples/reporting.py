@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from hvdkit.arrays import sha256
+from hvdkit.job.arrays import sha256
 from hvdkit.observers import Observer
 
 

@@ -27,7 +27,7 @@ _HOME = {
     "AdamW": "hvdkit.recipe.optimizers",
     "Adagrad": "hvdkit.recipe.optimizers",
     "apply": "hvdkit.assemble",
-    "init": "hvdkit.world",
+    "init": "hvdkit.job.world",
     "run": "hvdkit.launch.function",
     "verify": "hvdkit.verification.session",
 }
@@ -49,6 +49,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from hvdkit.assemble import apply as apply
+    from hvdkit.job.world import init as init
     from hvdkit.launch.function import run as run
     from hvdkit.recipe.declaration import Data as Data
     from hvdkit.recipe.declaration import Recipe as Recipe
@@ -65,4 +66,3 @@ if TYPE_CHECKING:
     from hvdkit.recipe.steps import ScaleLR as ScaleLR
     from hvdkit.recipe.steps import Shard as Shard
     from hvdkit.verification.session import verify as verify
-    from hvdkit.world import init as init

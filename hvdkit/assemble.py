@@ -6,16 +6,16 @@ import importlib
 import time
 from typing import Any, cast
 
-from hvdkit.checkpoint import epoch_files, stray_files
 from hvdkit.datasets import check
 from hvdkit.errors import CheckpointError, DataError, ModelError, RecipeError
+from hvdkit.job.files import epoch_files, stray_files
+from hvdkit.job.world import World
 from hvdkit.process import failures
 from hvdkit.protocol import Backend
 from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
 from hvdkit.recipe.plan import LearningRate, steps_for_rank
 from hvdkit.recipe.support import check_served, torch_only
 from hvdkit.training import Setup, Trainer, resumed_batch_size
-from hvdkit.world import World
 
 
 def apply(recipe: Recipe, framework: str) -> Trainer:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.arrays import Arrays
 from hvdkit.errors import ModelError, RecipeError
+from hvdkit.job.arrays import Arrays
 
 if TYPE_CHECKING:
     from hvdkit.recipe.declaration import Data

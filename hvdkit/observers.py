@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hvdkit import checkpoint
+from hvdkit.job import files as checkpoint
 from hvdkit.recipe.steps import Checkpoint
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Data
 from hvdkit.training import Setup, Trainer
-from hvdkit.world import World
 
 
 class Backend(Protocol):

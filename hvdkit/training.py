@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hvdkit.checkpoint import batch_for
 from hvdkit.errors import DataError
-from hvdkit.metrics import Sums
+from hvdkit.job.files import batch_for
+from hvdkit.job.metrics import Sums
+from hvdkit.job.world import World
 from hvdkit.observers import CheckpointWriter, History, Observer, Progress, Record
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.plan import LearningRate
-from hvdkit.world import World
 
 if TYPE_CHECKING:
     from hvdkit.protocol import Backend

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hvdkit import metrics as neutral
-from hvdkit import world as worlds
+from hvdkit.job import metrics as neutral
+from hvdkit.job import world as worlds
 from hvdkit.recipe.plan import scale_factor
 
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 import cloudpickle
 import numpy as np
 
-from hvdkit import world as worlds
+from hvdkit.job import world as worlds
 
 
 def main() -> None:

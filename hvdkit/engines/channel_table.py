@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvdkit.engines.channel import Channel, SerialChannel
 from hvdkit.errors import EngineError
-from hvdkit.world import World
+from hvdkit.job.world import World
 
 
 def open_channel(world: World, library: str) -> Channel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hvdkit import world as worlds
+from hvdkit.job import world as worlds
 from hvdkit.keras.metric_sums import check_rules, summed_results
 from hvdkit.keras.rate_callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
 from hvdkit.keras_objects import variables

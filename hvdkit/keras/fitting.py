@@ -7,8 +7,8 @@ import inspect
 import zlib
 from typing import Any
 
-from hvdkit import world as worlds
 from hvdkit.errors import RecipeError
+from hvdkit.job import world as worlds
 from hvdkit.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
 from hvdkit.keras.rate_callbacks import RateCallback
 from hvdkit.keras_objects.variables import to_numpy

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hvdkit import world as worlds
 from hvdkit.errors import CheckpointError
+from hvdkit.job import world as worlds
 from hvdkit.keras.distribution import distribute
 from hvdkit.keras_objects.variables import separate_random_state
 from hvdkit.keras_objects.versions import is_keras3, keras

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hvdkit import world as worlds
+from hvdkit.job import world as worlds
+from hvdkit.job.world import World
 from hvdkit.keras_objects.versions import library
-from hvdkit.world import World
 
 
 def init(engine: str = "auto") -> World:

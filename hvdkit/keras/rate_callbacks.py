@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hvdkit import world as worlds
 from hvdkit.errors import RecipeError
+from hvdkit.job import world as worlds
 from hvdkit.keras_objects.distribution import follow_wrapping, reduction_of
 from hvdkit.keras_objects.optimizers import rate_of, set_rate
 from hvdkit.keras_objects.versions import innermost, keras, library, schedule_of, steps_per_execution

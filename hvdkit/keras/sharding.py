@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdkit import world as worlds
 from hvdkit.errors import RecipeError
+from hvdkit.job import world as worlds
 from hvdkit.keras_objects.versions import library
 from hvdkit.recipe.plan import ShardPlan
 

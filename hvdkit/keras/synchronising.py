@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdkit import world as worlds
+from hvdkit.job import world as worlds
 from hvdkit.keras_objects import variables
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdkit import world as worlds
 from hvdkit.errors import RecipeError
+from hvdkit.job import world as worlds
 from hvdkit.keras_objects.tf_datasets import (
     Sharded,
     check_pair,

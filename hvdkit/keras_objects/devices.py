@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hvdkit import world as worlds
-from hvdkit.devices import device_index, threads_for
 from hvdkit.errors import LaunchError
+from hvdkit.job import world as worlds
+from hvdkit.job.devices import device_index, threads_for
 from hvdkit.keras_objects.versions import library
 
 

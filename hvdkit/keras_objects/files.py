@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdkit import world as worlds
-from hvdkit.arrays import average_arrays
-from hvdkit.checkpoint import read_arrays, write_arrays
+from hvdkit.job import world as worlds
+from hvdkit.job.arrays import average_arrays
+from hvdkit.job.files import read_arrays, write_arrays
 from hvdkit.keras_objects.variables import broadcast, build, model_variables, optimizer_variables, read, write
 
 SUFFIX = "npz"

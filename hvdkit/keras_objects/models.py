@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.arrays import Arrays
 from hvdkit.errors import DataError, HvdkitError, ModelError, RecipeError
 from hvdkit.initialisers import NAMES, check_names, draw, has_small_stem, image_task
+from hvdkit.job.arrays import Arrays
+from hvdkit.job.world import World
 from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import keras, keras_version
-from hvdkit.world import World
 
 if TYPE_CHECKING:
     from hvdkit.recipe.declaration import Data

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from hvdkit import world as worlds
 from hvdkit.engines.channel import Channel
 from hvdkit.engines.channel_table import open_channel
 from hvdkit.errors import RecipeError
+from hvdkit.job import world as worlds
 from hvdkit.keras_objects.versions import library
 
 _CHANNEL = "_keras_channel"

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvdkit.errors import DataError, RecipeError
+from hvdkit.job.world import World
 from hvdkit.keras_objects.weights import sample_weights, weight_type
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
-from hvdkit.world import World
 
 
 class Sharded:

@@ -6,8 +6,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hvdkit.arrays import Arrays, broadcast_arrays
 from hvdkit.errors import CheckpointError, ModelError
+from hvdkit.job.arrays import Arrays, broadcast_arrays
+from hvdkit.job.world import World
 from hvdkit.keras_objects.versions import (
     is_keras3,
     keras,
@@ -17,7 +18,6 @@ from hvdkit.keras_objects.versions import (
     scale_variables,
     seed_variables,
 )
-from hvdkit.world import World
 
 
 def model_variables(model: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hvdkit import world as worlds
-from hvdkit.world import World
+from hvdkit.job import world as worlds
+from hvdkit.job.world import World
 
 
 def init(engine: str = "auto") -> World:

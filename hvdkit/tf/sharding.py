@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdkit import world as worlds
+from hvdkit.job import world as worlds
 from hvdkit.keras_objects.tf_datasets import (
     Sharded,
     check_pair,

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdkit import world as worlds
-from hvdkit.arrays import broadcast_arrays
+from hvdkit.job import world as worlds
+from hvdkit.job.arrays import broadcast_arrays
+from hvdkit.job.world import World
 from hvdkit.keras_objects import variables
 from hvdkit.keras_objects.versions import seed_variables
-from hvdkit.world import World
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

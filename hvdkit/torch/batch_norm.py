@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from hvdkit.engines.channel import Channel
 from hvdkit.engines.channel_table import open_channel
 from hvdkit.errors import DataError, RecipeError
-from hvdkit.world import World
+from hvdkit.job.world import World
 
 
 class _Synchronised(nn.modules.batchnorm._BatchNorm):

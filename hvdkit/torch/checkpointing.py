@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hvdkit import world as worlds
-from hvdkit.checkpoint import write_atomically
 from hvdkit.errors import CheckpointError
+from hvdkit.job import world as worlds
+from hvdkit.job.files import write_atomically
 from hvdkit.torch.synchronising import average_buffers, broadcast
 
 

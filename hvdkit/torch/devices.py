@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from hvdkit import world as worlds
-from hvdkit.devices import device_index, threads_for
-from hvdkit.world import World
+from hvdkit.job import world as worlds
+from hvdkit.job.devices import device_index, threads_for
+from hvdkit.job.world import World
 
 
 def init(engine: str = "auto") -> World:

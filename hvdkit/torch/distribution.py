@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from hvdkit import world as worlds
-from hvdkit.arrays import check_same
 from hvdkit.engines.channel import Channel, SerialChannel
 from hvdkit.engines.channel_table import open_channel
 from hvdkit.errors import ModelError, RecipeError
+from hvdkit.job import world as worlds
+from hvdkit.job.arrays import check_same
+from hvdkit.job.world import World
 from hvdkit.recipe.steps import Distribute
 from hvdkit.torch.batch_norm import synchronise_batch_norm
 from hvdkit.torch.reducer import Reducer
 from hvdkit.torch.reductions import Mean, Reduction, make_reduction
 from hvdkit.torch.tensors import kind
-from hvdkit.world import World
 
 
 class Distribution:

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hvdkit.arrays import Arrays
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.initialisers import NAMES, check_names, draw, has_small_stem, image_task
+from hvdkit.job.arrays import Arrays
 from hvdkit.torch.batch_norm import plain_kind
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
-from hvdkit import world as worlds
 from hvdkit.errors import DataError, RecipeError
+from hvdkit.job import world as worlds
+from hvdkit.job.world import World
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
 from hvdkit.torch.tensors import from_array
-from hvdkit.world import World
 
 
 class Batches:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hvdkit import world as worlds
-from hvdkit.arrays import average_arrays, broadcast_arrays, check_same
+from hvdkit.job import world as worlds
+from hvdkit.job.arrays import average_arrays, broadcast_arrays, check_same
 from hvdkit.torch.tensors import copy_from_bytes, kind, named_tensors, to_bytes
 
 

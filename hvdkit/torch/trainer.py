@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from hvdkit.errors import DataError, ModelError, RecipeError
-from hvdkit.metrics import Sums
+from hvdkit.job.metrics import Sums
 from hvdkit.torch.building import build_loss, refuse_probabilities
 from hvdkit.torch.distribution import compression_losses
 from hvdkit.torch.precision import Precision

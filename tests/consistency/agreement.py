@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import hvdkit
-from hvdkit.arrays import sha256
+from hvdkit.job.arrays import sha256
+from hvdkit.job.world import current
 from hvdkit.observers import Observer
-from hvdkit.world import current
 
 FEATURES, COUNT, BATCH = 6, 37, 4
 

@@ -10,9 +10,9 @@ from numpy_models import HIDDEN, TOKENS, VOCABULARY, WIDTH, Arrays, initial
 from numpy_reference import Case
 
 import hvdkit
-from hvdkit.arrays import sha256
+from hvdkit.job.arrays import sha256
+from hvdkit.job.world import current
 from hvdkit.observers import Observer
-from hvdkit.world import current
 
 
 def trained(framework: str, name: str, dtype: str) -> dict[str, Any]:

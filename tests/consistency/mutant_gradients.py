@@ -9,7 +9,7 @@ from typing import Any
 from mutant_recipes import backends, mutant
 
 import hvdkit
-from hvdkit import world
+from hvdkit.job import world
 
 
 def _channels() -> list[Any]:

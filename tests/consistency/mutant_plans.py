@@ -8,7 +8,7 @@ from typing import Any
 
 from mutant_recipes import backends, mutant
 
-from hvdkit import world
+from hvdkit.job import world
 from hvdkit.recipe import plan
 
 

@@ -56,7 +56,7 @@ def test_c02_validation_data_on_one_rank_are_refused_on_all(ranks):
     def body(framework):
         import case_parts as parts
 
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         validation = None if current().rank else parts.samples(8)
         recipe = hvdkit.Recipe(

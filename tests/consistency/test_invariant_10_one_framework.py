@@ -11,12 +11,12 @@ from ranks import launch_fresh
 
 SCRIPT = """
 import importlib, sys
-import hvdkit.world
+import hvdkit.job.world
 first, second = sys.argv[1:]
 importlib.import_module(f"hvdkit.{first}").init("serial")
 print("joined", flush=True)
 # what the other backend's init calls, without its framework in this environment
-hvdkit.world.init("auto", second)
+hvdkit.job.world.init("auto", second)
 """
 
 

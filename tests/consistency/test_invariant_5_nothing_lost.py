@@ -24,7 +24,7 @@ SCRIPT = f"""
 import json, sys
 import numpy as np
 import hvdkit
-from hvdkit.arrays import sha256
+from hvdkit.job.arrays import sha256
 
 framework, engine, folder, out = sys.argv[1:]
 x = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")

@@ -58,7 +58,7 @@ def test_trap_fit_averages_gradients_in_keras_3(ranks):
         import keras
         import keras_runs as runs
 
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         model = line()
         model.compile(optimizer=distributed(stock, keras.optimizers.SGD(0.1), model), loss="mse")
@@ -99,7 +99,7 @@ def test_trap_the_learning_rate_is_broadcast(ranks):
     def body(stock):
         import keras
 
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         model = line()
         rates = [0.01, 0.1]
@@ -186,7 +186,7 @@ def test_trap_batchnorms_statistics_in_a_file_are_those_of_all_ranks(ranks, tmp_
         import keras_runs as runs
 
         import hvdkit.keras as hk
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         runs.fresh()
         inputs = keras.Input((3,))

@@ -20,7 +20,7 @@ def test_trap_a_loop_of_ones_own_needs_the_optimizer_alone(ranks):
         import tensorflow as tf
 
         import hvdkit.tf as hk
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         weight, optimizer = tf.Variable([1.0]), keras.optimizers.SGD(0.1)
         optimizer = hvd.DistributedOptimizer(optimizer) if stock else hk.distribute(optimizer)
@@ -85,7 +85,7 @@ def test_trap_integers_have_a_mean_and_half_precision_does_not_overflow(ranks):
         import tensorflow as tf
 
         import hvdkit.tf as hk
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         right, weight, found = tf.constant(7 + current().rank), tf.Variable([1.0]), []
         for tape_of, half in (

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdkit.world import current
+from hvdkit.job.world import current
 
 
 def rank() -> int:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from ranks import launch_fresh
 
-from hvdkit import checkpoint
 from hvdkit.errors import CheckpointError
+from hvdkit.job import files as checkpoint
 
 KILLED_WHILE_SAVING = """
 import os, signal, sys
-from hvdkit.checkpoint import write_atomically
+from hvdkit.job.files import write_atomically
 
 def write(temporary):
     with open(temporary, "wb") as file:

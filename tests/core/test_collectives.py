@@ -13,7 +13,7 @@ SHAPES = ((), (0,), (1,), (5,), (2, 3), (3, 0), (2, 1, 4))
 
 
 def world():
-    from hvdkit.world import current
+    from hvdkit.job.world import current
 
     return current()
 

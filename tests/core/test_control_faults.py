@@ -122,7 +122,7 @@ import builtins, os, sys
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 os.environ["HVDKIT_NODE"] = f"host{rank // 2}"
 import hvdkit
-from hvdkit.checkpoint import write_arrays
+from hvdkit.job.files import write_arrays
 world = hvdkit.init()
 opened = []
 original = builtins.open

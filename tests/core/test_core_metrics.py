@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ranks import launch_fresh, on
 
-from hvdkit.metrics import Sums
+from hvdkit.job.metrics import Sums
 
 EVERYWHERE = on("core", engines=("serial", "mpi"), sizes=(1, 2, 3))
 TWO = on("core", engines=("mpi",))
@@ -16,8 +16,8 @@ TWO = on("core", engines=("mpi",))
 
 def mean_of(values, count=1):
     """Average this rank's entry of a list."""
-    from hvdkit.metrics import average
-    from hvdkit.world import current
+    from hvdkit.job.metrics import average
+    from hvdkit.job.world import current
 
     world = current()
     return average(world, values[world.rank], count[world.rank] if isinstance(count, list) else count)
@@ -41,7 +41,7 @@ def test_d01_ninety_right_and_ten_wrong_samples_are_090(ranks):
 @pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_numbers_arrays_and_dicts_come_back_as_floats_and_float64(ranks):
     def body():
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         rank = current().rank
         values = {"integer": rank, "flag": rank == 0, "array": np.full(3, rank, np.float32), "one": np.array([rank])}
@@ -75,7 +75,7 @@ def test_what_cannot_be_averaged_is_the_same_error_on_both_ranks(ranks):
 @pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_sums_over_ranks_hold_names_that_only_some_ranks_know(ranks):
     def body():
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         sums = Sums()
         rank = current().rank
@@ -97,6 +97,6 @@ def test_sums_of_nothing_are_nan():
 
 @pytest.mark.processes
 def test_f07_averaging_before_the_start_names_apply():
-    done = launch_fresh("from hvdkit.world import current\ncurrent().allreduce(1.0)\n")
+    done = launch_fresh("from hvdkit.job.world import current\ncurrent().allreduce(1.0)\n")
     assert done.code == 1
     assert "hvdkit.apply(...)" in done.stderr

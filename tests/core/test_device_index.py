@@ -7,8 +7,8 @@ import os
 import pytest
 from ranks import launch_fresh, on
 
-from hvdkit.devices import device_index
 from hvdkit.errors import LaunchError
+from hvdkit.job.devices import device_index
 
 TWO = on("core", engines=("mpi",), sizes=(2,))
 
@@ -28,7 +28,7 @@ def test_f04_more_processes_than_devices_is_one_clear_error_on_every_process():
 def test_h01_one_process_keeps_its_threads():
     script = """
 import hvdkit
-from hvdkit.devices import threads_for
+from hvdkit.job.devices import threads_for
 world = hvdkit.init()
 print(threads_for(world, "auto"), threads_for(world, 3))
 """
@@ -38,8 +38,8 @@ print(threads_for(world, "auto"), threads_for(world, 3))
 @pytest.mark.parametrize("ranks", TWO, indirect=True)
 def test_h01_cores_are_divided_by_the_processes_of_the_node_unless_the_user_has_chosen(ranks):
     def body():
-        from hvdkit.devices import threads_for
-        from hvdkit.world import current
+        from hvdkit.job.devices import threads_for
+        from hvdkit.job.world import current
 
         chosen = threads_for(current(), "auto")
         kept = {name: os.environ.pop(name) for name in list(os.environ) if name.endswith("_THREADS")}

@@ -16,7 +16,7 @@ TWO = on("core", engines=("mpi",), sizes=(2,))
 @pytest.mark.parametrize("ranks", EVERY, indirect=True)
 def test_the_same_processes_take_every_body(ranks):
     def body(offset):
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         return os.getpid(), current().rank + offset, current().size, current().engine.name
 
@@ -29,7 +29,7 @@ def test_the_same_processes_take_every_body(ranks):
 @pytest.mark.parametrize("ranks", TWO, indirect=True)
 def test_a_body_that_raises_fails_the_test_with_its_traceback(ranks):
     def body():
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         if current().rank == 1:
             raise KeyError("no such thing")

@@ -107,8 +107,8 @@ def _as_main(script: str, flags: tuple[str, ...], cwd: str) -> tuple[int, str, s
     from unittest import mock
 
     from hvdkit.errors import HvdkitError
+    from hvdkit.job.world import World
     from hvdkit.process.failures import describe
-    from hvdkit.world import World
 
     out, err, code = io.StringIO(), io.StringIO(), 0
     search_path = [os.path.dirname(script), *sys.path]

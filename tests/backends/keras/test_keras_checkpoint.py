@@ -18,7 +18,7 @@ def trained(framework, folder, stops, count=32):
     """Train in as many runs as ``stops``, each of which ends after so many epochs; runs on every rank."""
     import keras_runs as runs
 
-    from hvdkit.world import current
+    from hvdkit.job.world import current
 
     runs.fresh()
     mine = f"{folder}/rank{current().rank}"  # no other rank sees these files

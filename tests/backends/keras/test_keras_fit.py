@@ -172,7 +172,7 @@ def test_warmup_of_eight_processes_has_round_epoch_ends(ranks):
         import keras_runs as runs
 
         import hvdkit.keras as hk
-        from hvdkit import world as worlds
+        from hvdkit.job import world as worlds
 
         runs.fresh()
         hk.init()

@@ -51,7 +51,7 @@ def test_apply_broadcasts_when_the_recipe_says(ranks, when):
         import keras
         import keras_runs as runs
 
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         runs.fresh()
 
@@ -107,7 +107,7 @@ def test_c08_shapes_and_dtypes_that_differ_are_named(ranks):
 
         import hvdkit.tf as hk
         from hvdkit.errors import ModelError
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         rank, messages = hk.init().rank, []
         data = hvdkit.Data(train=runs.samples(32))

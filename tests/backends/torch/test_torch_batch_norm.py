@@ -121,7 +121,7 @@ def test_layers_copy_and_pickle_compile_and_take_half_precision(ranks):
         from torch_cases import complaint, rank
 
         import hvdkit.torch as hk
-        from hvdkit import world as worlds
+        from hvdkit.job import world as worlds
         from hvdkit.torch.models import named_arrays
 
         model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))

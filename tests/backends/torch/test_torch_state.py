@@ -252,7 +252,7 @@ def test_a_file_that_cannot_be_used_is_the_same_line_on_every_rank(ranks, tmp_pa
         from torch_cases import complaint, mlp
 
         import hvdkit.torch as hk
-        from hvdkit.world import current
+        from hvdkit.job.world import current
 
         path = f"{tmp_path}/state.pt"
         hk.save(path, mlp() if damage != "misfit" else torch.nn.Linear(2, 2))

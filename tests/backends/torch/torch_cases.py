@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hvdkit.torch as hk
-from hvdkit.arrays import sha256
+from hvdkit.job.arrays import sha256
+from hvdkit.job.world import current
 from hvdkit.recipe.plan import ShardPlan
 from hvdkit.torch.tensors import numpy_arrays
-from hvdkit.world import current
 
 
 def rank() -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdkit.errors import ModelError
-from hvdkit.world import World
+from hvdkit.job.world import World
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hvdkit.errors import RecipeError
-from hvdkit.world import World
+from hvdkit.job.world import World
 
 
 class Sums:

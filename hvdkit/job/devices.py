@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from hvdkit.errors import LaunchError
+from hvdkit.job.world import World
 from hvdkit.process.environment import user_set_threads
-from hvdkit.world import World
 
 
 def device_index(visible: int, local_rank: int, local_size: int) -> int | None:

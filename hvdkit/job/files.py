@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hvdkit.arrays import Arrays
 from hvdkit.errors import CheckpointError
+from hvdkit.job.arrays import Arrays
 
 _NAME = re.compile(r"epoch-(\d+)\.\w+")
 _STATE = "state.json"
