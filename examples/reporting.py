@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from hvdkit.job.arrays import sha256
-from hvdkit.observers import Observer
+from hvdkit.training.observers import Observer
 
 
 def summarise(trainer: Any) -> dict[str, Any]:

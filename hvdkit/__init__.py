@@ -26,7 +26,7 @@ _HOME = {
     "Adam": "hvdkit.recipe.optimizers",
     "AdamW": "hvdkit.recipe.optimizers",
     "Adagrad": "hvdkit.recipe.optimizers",
-    "apply": "hvdkit.assemble",
+    "apply": "hvdkit.training.assemble",
     "init": "hvdkit.job.world",
     "run": "hvdkit.launch.function",
     "verify": "hvdkit.verification.session",
@@ -48,7 +48,6 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from hvdkit.assemble import apply as apply
     from hvdkit.job.world import init as init
     from hvdkit.launch.function import run as run
     from hvdkit.recipe.declaration import Data as Data
@@ -65,4 +64,5 @@ if TYPE_CHECKING:
     from hvdkit.recipe.steps import Pin as Pin
     from hvdkit.recipe.steps import ScaleLR as ScaleLR
     from hvdkit.recipe.steps import Shard as Shard
+    from hvdkit.training.assemble import apply as apply
     from hvdkit.verification.session import verify as verify

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdkit.observers import Observer
+from hvdkit.training.observers import Observer
 
 FEATURES, CLASSES, SEED = 6, 3, 5
 

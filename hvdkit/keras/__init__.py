@@ -13,7 +13,7 @@ from hvdkit.keras_objects.devices import default_device, pin
 from hvdkit.keras_objects.files import SUFFIX, read_state, restore, save
 from hvdkit.keras_objects.precision import computing_in
 from hvdkit.keras_objects.schedules import scale_lr
-from hvdkit.verbs import average
+from hvdkit.training.verbs import average
 
 __all__ = [
     "SUFFIX",

@@ -18,7 +18,7 @@ from hvdkit.keras_objects.precision import check_precision
 from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
 from hvdkit.keras_objects.variables import build, model_variables, read, to_numpy
 from hvdkit.keras_objects.versions import keras, library, schedule_of
-from hvdkit.training import Setup, Trainer
+from hvdkit.training.trainer import Setup, Trainer
 
 
 class KerasTrainer(Trainer):

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdkit.errors import DataError, HvdkitError, ModelError, RecipeError
-from hvdkit.initialisers import NAMES, check_names, draw, has_small_stem, image_task
 from hvdkit.job.arrays import Arrays
 from hvdkit.job.world import World
 from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import keras, keras_version
+from hvdkit.training.initialisers import NAMES, check_names, draw, has_small_stem, image_task
 
 if TYPE_CHECKING:
     from hvdkit.recipe.declaration import Data
@@ -115,7 +115,7 @@ def _normalised(x: Any, name: str) -> Any:
 
 
 def named_arrays(model: Any) -> Arrays:
-    """Return weights and statistics as named arrays in the layout of ``hvdkit.initialisers``, the same in torch.
+    """Return weights and statistics as named arrays in the layout of ``hvdkit.training.initialisers``, the same in torch.
 
     Raises:
         ModelError: The model has weights beside those of Conv2D, Dense and BatchNormalization.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hvdkit import verbs
 from hvdkit.errors import RecipeError
 from hvdkit.keras_objects.variables import to_numpy
 from hvdkit.keras_objects.versions import innermost, is_schedule, keras, schedule_of
 from hvdkit.recipe.plan import LearningRate
+from hvdkit.training import verbs
 
 _RATES = {
     "CosineDecay": ("initial_learning_rate", "warmup_target"),

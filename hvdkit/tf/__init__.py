@@ -11,7 +11,7 @@ from hvdkit.tf.rates import warmup
 from hvdkit.tf.sharding import shard, steps
 from hvdkit.tf.synchronising import broadcast
 from hvdkit.tf.trainer import make_trainer
-from hvdkit.verbs import average
+from hvdkit.training.verbs import average
 
 __all__ = [
     "SUFFIX",

@@ -16,7 +16,7 @@ from hvdkit.keras_objects.precision import check_precision, scaling_loss
 from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
 from hvdkit.keras_objects.variables import build, model_variables, read
 from hvdkit.keras_objects.versions import scale_loss, unscale
-from hvdkit.training import LoopTrainer, Setup
+from hvdkit.training.trainer import LoopTrainer, Setup
 
 
 class TfTrainer(LoopTrainer):

@@ -9,7 +9,7 @@ from hvdkit.torch.rates import warmup
 from hvdkit.torch.sharding import shard, steps
 from hvdkit.torch.synchronising import broadcast
 from hvdkit.torch.trainer import make_trainer
-from hvdkit.verbs import average, scale_lr
+from hvdkit.training.verbs import average, scale_lr
 
 SUFFIX = "pt"
 

@@ -1,4 +1,4 @@
-"""Named models in torch; their weights come from ``hvdkit.initialisers``, whose layout of arrays they share."""
+"""Named models in torch; their weights come from ``hvdkit.training.initialisers``, whose layout of arrays they share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hvdkit.errors import ModelError, RecipeError
-from hvdkit.initialisers import NAMES, check_names, draw, has_small_stem, image_task
 from hvdkit.job.arrays import Arrays
 from hvdkit.torch.batch_norm import plain_kind
+from hvdkit.training.initialisers import NAMES, check_names, draw, has_small_stem, image_task
 
 if TYPE_CHECKING:
     from hvdkit.recipe.declaration import Data
@@ -91,7 +91,7 @@ def named_model(name: str, seed: int, data: Data | None = None) -> nn.Module:
 
 
 def named_arrays(model: nn.Module) -> Arrays:
-    """Return weights and statistics as named arrays in the layout of ``hvdkit.initialisers``, the same in Keras.
+    """Return weights and statistics as named arrays in the layout of ``hvdkit.training.initialisers``, the same in Keras.
 
     Raises:
         ModelError: The model has parameters beside those of Conv2d, Linear and BatchNorm2d.

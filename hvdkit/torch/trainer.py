@@ -16,7 +16,7 @@ from hvdkit.torch.rates import set_rate
 from hvdkit.torch.sharding import ArrayDataset
 from hvdkit.torch.synchronising import average_buffers
 from hvdkit.torch.tensors import from_array, numpy_arrays
-from hvdkit.training import LoopTrainer, Setup
+from hvdkit.training.trainer import LoopTrainer, Setup
 
 
 class TorchTrainer(LoopTrainer):

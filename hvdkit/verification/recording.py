@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hvdkit.observers import Observer, Record
+from hvdkit.training.observers import Observer, Record
 from hvdkit.verification.side import Side
 from hvdkit.verification.storage import Log, digests, sample_digests
 
 if TYPE_CHECKING:
-    from hvdkit.training import Trainer
+    from hvdkit.training.trainer import Trainer
 
 
 class Recorder(Observer):

@@ -14,7 +14,7 @@ from hvdkit.verification.reference import Reference
 from hvdkit.verification.storage import Arrays, State
 
 if TYPE_CHECKING:
-    from hvdkit.training import Trainer
+    from hvdkit.training.trainer import Trainer
     from hvdkit.verification.recording import Recorder
 
 

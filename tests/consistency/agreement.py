@@ -9,7 +9,7 @@ import numpy as np
 import hvdkit
 from hvdkit.job.arrays import sha256
 from hvdkit.job.world import current
-from hvdkit.observers import Observer
+from hvdkit.training.observers import Observer
 
 FEATURES, COUNT, BATCH = 6, 37, 4
 

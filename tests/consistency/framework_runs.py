@@ -12,7 +12,7 @@ from numpy_reference import Case
 import hvdkit
 from hvdkit.job.arrays import sha256
 from hvdkit.job.world import current
-from hvdkit.observers import Observer
+from hvdkit.training.observers import Observer
 
 
 def trained(framework: str, name: str, dtype: str) -> dict[str, Any]:

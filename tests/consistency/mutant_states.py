@@ -8,8 +8,8 @@ from typing import Any
 from mutant_recipes import backends, mutant, nets
 
 import hvdkit
-from hvdkit import training
 from hvdkit.job import metrics
+from hvdkit.training import trainer as training
 
 
 @mutant("broadcast")

@@ -24,7 +24,7 @@ def test_d15_ten_passes_by_four_are_three_updates_an_epoch(ranks):
 
         steps = []
 
-        class Count(hvdkit.observers.Observer):
+        class Count(hvdkit.training.observers.Observer):
             def on_step_end(self, trainer):
                 steps.append((trainer.epoch, parts.state(framework, trainer.model, trainer.optimizer)))
 

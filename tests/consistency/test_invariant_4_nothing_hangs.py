@@ -37,7 +37,7 @@ TRAINING = """
 import os, signal, sys, time
 import numpy as np
 import hvdkit
-from hvdkit.observers import Observer
+from hvdkit.training.observers import Observer
 
 framework, engine, end = sys.argv[1:]
 x = np.random.default_rng(0).normal(size=(64, 6)).astype("float32")

@@ -21,7 +21,7 @@ os.environ["HVDKIT_NODE"] = f"host{rank // 2}"
 import numpy as np
 import torch
 import hvdkit
-from hvdkit.observers import Observer
+from hvdkit.training.observers import Observer
 
 x = np.arange(22, dtype="float32").reshape(22, 1)
 

@@ -52,7 +52,7 @@ def test_d21_a_gradient_that_is_infinite_on_one_rank_is_a_step_that_all_skip_and
         from torch_cases import digest, rank
         from torch_recipes import curve, recipe
 
-        class Watch(hvdkit.observers.Observer):
+        class Watch(hvdkit.training.observers.Observer):
             def on_step_end(self, trainer):
                 seen.append(digest(trainer.model))
 

@@ -25,7 +25,7 @@ def recipe(**changes: Any) -> hvdkit.Recipe:
     return hvdkit.Recipe(**{**values, **changes})
 
 
-def run(**changes: Any) -> hvdkit.training.Trainer:
+def run(**changes: Any) -> hvdkit.training.trainer.Trainer:
     trainer = hvdkit.apply(recipe(**changes), framework="torch")
     trainer.fit()
     return trainer

@@ -12,12 +12,12 @@ from hvdkit.errors import DataError
 from hvdkit.job.files import batch_for
 from hvdkit.job.metrics import Sums
 from hvdkit.job.world import World
-from hvdkit.observers import CheckpointWriter, History, Observer, Progress, Record
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.plan import LearningRate
+from hvdkit.training.observers import CheckpointWriter, History, Observer, Progress, Record
 
 if TYPE_CHECKING:
-    from hvdkit.protocol import Backend
+    from hvdkit.training.backend import Backend
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Data
-from hvdkit.training import Setup, Trainer
+from hvdkit.training.trainer import Setup, Trainer
 
 
 class Backend(Protocol):

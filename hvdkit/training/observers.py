@@ -9,7 +9,7 @@ from hvdkit.job import files as checkpoint
 from hvdkit.recipe.steps import Checkpoint
 
 if TYPE_CHECKING:
-    from hvdkit.training import Trainer
+    from hvdkit.training.trainer import Trainer
 
 Record = dict[str, Any]
 

@@ -11,11 +11,11 @@ from hvdkit.errors import CheckpointError, DataError, ModelError, RecipeError
 from hvdkit.job.files import epoch_files, stray_files
 from hvdkit.job.world import World
 from hvdkit.process import failures
-from hvdkit.protocol import Backend
 from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
 from hvdkit.recipe.plan import LearningRate, steps_for_rank
 from hvdkit.recipe.support import check_served, torch_only
-from hvdkit.training import Setup, Trainer, resumed_batch_size
+from hvdkit.training.backend import Backend
+from hvdkit.training.trainer import Setup, Trainer, resumed_batch_size
 
 
 def apply(recipe: Recipe, framework: str) -> Trainer:
