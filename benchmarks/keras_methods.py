@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import hvdkit.keras as hk
-from hvdkit.keras_objects.models import build_model
+from hvdkit.keras_common.models import build_model
 
 Run = Callable[[], None]
 Average = Callable[[list[Any]], list[Any]]

@@ -8,11 +8,11 @@ from hvdkit.keras.rates import warmup
 from hvdkit.keras.sharding import shard, steps
 from hvdkit.keras.synchronising import broadcast
 from hvdkit.keras.trainer import make_trainer
-from hvdkit.keras_objects.building import build_model, build_optimizer
-from hvdkit.keras_objects.devices import default_device, pin
-from hvdkit.keras_objects.files import SUFFIX, read_state, restore, save
-from hvdkit.keras_objects.precision import computing_in
-from hvdkit.keras_objects.schedules import scale_lr
+from hvdkit.keras_common.building import build_model, build_optimizer
+from hvdkit.keras_common.devices import default_device, pin
+from hvdkit.keras_common.precision import computing_in
+from hvdkit.keras_common.rates.schedules import scale_lr
+from hvdkit.keras_common.state.files import SUFFIX, read_state, restore, save
 from hvdkit.training.verbs import average
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from hvdkit.keras_objects.weights import needs_weights, sample_weights
+from hvdkit.keras_common.data.weights import needs_weights, sample_weights
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
 
 

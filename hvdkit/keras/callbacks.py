@@ -8,10 +8,10 @@ from typing import Any
 from hvdkit.job import world as worlds
 from hvdkit.keras.metric_sums import check_rules, summed_results
 from hvdkit.keras.rate_callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
-from hvdkit.keras_objects import variables
-from hvdkit.keras_objects.distribution import follow_wrapping
-from hvdkit.keras_objects.files import average_statistics
-from hvdkit.keras_objects.versions import keras
+from hvdkit.keras_common.compat import keras
+from hvdkit.keras_common.gradients.distribution import follow_wrapping
+from hvdkit.keras_common.state import variables
+from hvdkit.keras_common.state.files import average_statistics
 
 __all__ = [
     "BroadcastGlobalVariablesCallback",

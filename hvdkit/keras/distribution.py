@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.keras.fitting import watch_fit
-from hvdkit.keras_objects.distribution import distribute_optimizer
+from hvdkit.keras_common.gradients.distribution import distribute_optimizer
 
 
 def distribute(

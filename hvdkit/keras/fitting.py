@@ -11,8 +11,8 @@ from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
 from hvdkit.keras.rate_callbacks import RateCallback
-from hvdkit.keras_objects.variables import to_numpy
-from hvdkit.keras_objects.versions import keras
+from hvdkit.keras_common.compat import keras
+from hvdkit.keras_common.state.variables import to_numpy
 
 _UNWATCHED = "_hvdkit_fit"
 _DECIDERS = ("EarlyStopping", "ReduceLROnPlateau")

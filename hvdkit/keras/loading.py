@@ -10,8 +10,8 @@ from typing import Any
 from hvdkit.errors import CheckpointError
 from hvdkit.job import world as worlds
 from hvdkit.keras.distribution import distribute
-from hvdkit.keras_objects.variables import separate_random_state
-from hvdkit.keras_objects.versions import is_keras3, keras
+from hvdkit.keras_common.compat import is_keras3, keras
+from hvdkit.keras_common.state.variables import separate_random_state
 
 
 def load_model(

@@ -9,8 +9,8 @@ import numpy as np
 
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.job.world import World
-from hvdkit.keras_objects.variables import to_numpy
-from hvdkit.keras_objects.versions import is_keras3
+from hvdkit.keras_common.compat import is_keras3
+from hvdkit.keras_common.state.variables import to_numpy
 
 _RULES = ("sum", "max", "min")
 

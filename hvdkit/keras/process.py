@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvdkit.job import world as worlds
 from hvdkit.job.world import World
-from hvdkit.keras_objects.versions import library
+from hvdkit.keras_common.compat import library
 
 
 def init(engine: str = "auto") -> World:

@@ -8,9 +8,9 @@ from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
-from hvdkit.keras_objects.distribution import follow_wrapping, reduction_of
-from hvdkit.keras_objects.optimizers import rate_of, set_rate
-from hvdkit.keras_objects.versions import innermost, keras, library, schedule_of, steps_per_execution
+from hvdkit.keras_common.compat import innermost, keras, library, schedule_of, steps_per_execution
+from hvdkit.keras_common.gradients.distribution import follow_wrapping, reduction_of
+from hvdkit.keras_common.optimizers import rate_of, set_rate
 from hvdkit.recipe.plan import LearningRate
 
 _Callback: Any = keras().callbacks.Callback
@@ -67,7 +67,7 @@ class RateCallback(_Callback):
             self._drive(epoch)
 
     def _drive(self, epoch: int) -> None:
-        from hvdkit.keras_objects.driven_rates import driven_rate
+        from hvdkit.keras_common.rates.driven_rates import driven_rate
 
         steps, last = self.steps(), int(self.params["epochs"])
         driven = driven_rate(self.model.optimizer)

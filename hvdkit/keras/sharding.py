@@ -6,7 +6,7 @@ from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
-from hvdkit.keras_objects.versions import library
+from hvdkit.keras_common.compat import library
 from hvdkit.recipe.plan import ShardPlan
 
 

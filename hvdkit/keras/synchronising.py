@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.job import world as worlds
-from hvdkit.keras_objects import variables
+from hvdkit.keras_common.state import variables
 
 
 def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
-from hvdkit.keras_objects.tf_datasets import (
+from hvdkit.keras_common.compat import is_keras3
+from hvdkit.keras_common.data.tf_datasets import (
     Sharded,
     check_pair,
     refuse_loader_options,
@@ -16,8 +17,7 @@ from hvdkit.keras_objects.tf_datasets import (
     shard_dataset,
     take_evaluation,
 )
-from hvdkit.keras_objects.versions import is_keras3
-from hvdkit.keras_objects.weights import needs_weights
+from hvdkit.keras_common.data.weights import needs_weights
 from hvdkit.recipe.plan import ShardPlan
 
 

@@ -10,14 +10,14 @@ import numpy as np
 from hvdkit.keras.callbacks import MetricAverageCallback
 from hvdkit.keras.fitting import unwatched_fit
 from hvdkit.keras.sharding import evaluation_batches
-from hvdkit.keras_objects.counting import show_unweighted
-from hvdkit.keras_objects.files import average_statistics
-from hvdkit.keras_objects.models import build_loss, check_outputs
-from hvdkit.keras_objects.optimizers import set_rate
-from hvdkit.keras_objects.precision import check_precision
-from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
-from hvdkit.keras_objects.variables import build, model_variables, read, to_numpy
-from hvdkit.keras_objects.versions import keras, library, schedule_of
+from hvdkit.keras_common.compat import keras, library, schedule_of
+from hvdkit.keras_common.gradients.counting import show_unweighted
+from hvdkit.keras_common.models import build_loss, check_outputs
+from hvdkit.keras_common.optimizers import set_rate
+from hvdkit.keras_common.precision import check_precision
+from hvdkit.keras_common.rates.schedules import check_schedule, follow_schedule
+from hvdkit.keras_common.state.files import average_statistics
+from hvdkit.keras_common.state.variables import build, model_variables, read, to_numpy
 from hvdkit.training.trainer import Setup, Trainer
 
 
@@ -56,7 +56,7 @@ class KerasTrainer(Trainer):
             return
         set_rate(self.optimizer, self.rates.target)
         if self.rates.warmup_steps or self.rates.schedule is not None:
-            from hvdkit.keras_objects.driven_rates import driven_rate
+            from hvdkit.keras_common.rates.driven_rates import driven_rate
 
             driven = driven_rate(self.optimizer, self.accumulate)
             driven.drive(0, [self.rates.at(step) for step in range(epochs * self.steps_per_epoch)])

@@ -1,10 +1,10 @@
 """The eight verbs for TensorFlow with a loop of one's own."""
 
-from hvdkit.keras_objects.building import build_model, build_optimizer
-from hvdkit.keras_objects.devices import default_device, pin
-from hvdkit.keras_objects.files import SUFFIX, read_state, restore, save
-from hvdkit.keras_objects.precision import computing_in
-from hvdkit.keras_objects.schedules import scale_lr
+from hvdkit.keras_common.building import build_model, build_optimizer
+from hvdkit.keras_common.devices import default_device, pin
+from hvdkit.keras_common.precision import computing_in
+from hvdkit.keras_common.rates.schedules import scale_lr
+from hvdkit.keras_common.state.files import SUFFIX, read_state, restore, save
 from hvdkit.tf.distribution import DistributedGradientTape, distribute
 from hvdkit.tf.process import init
 from hvdkit.tf.rates import warmup

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from hvdkit.errors import RecipeError
-from hvdkit.keras_objects.distribution import distribute_optimizer, mark_reduced
-from hvdkit.keras_objects.reduction import Reduction, shared_channel
+from hvdkit.keras_common.gradients.distribution import distribute_optimizer, mark_reduced
+from hvdkit.keras_common.gradients.reduction import Reduction, shared_channel
 from hvdkit.recipe.steps import Distribute
 
 

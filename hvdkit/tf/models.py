@@ -1,5 +1,5 @@
 """Named models in TensorFlow, and their weights as named arrays."""
 
-from hvdkit.keras_objects.models import load_arrays, mnist_cnn, named_arrays, resnet34
+from hvdkit.keras_common.models import load_arrays, mnist_cnn, named_arrays, resnet34
 
 __all__ = ["load_arrays", "mnist_cnn", "named_arrays", "resnet34"]

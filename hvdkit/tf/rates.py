@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdkit.keras_objects.versions import keras
+from hvdkit.keras_common.compat import keras
 from hvdkit.recipe.plan import LearningRate
 
 

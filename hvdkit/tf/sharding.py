@@ -8,14 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from hvdkit.job import world as worlds
-from hvdkit.keras_objects.tf_datasets import (
+from hvdkit.keras_common.compat import is_keras3
+from hvdkit.keras_common.data.tf_datasets import (
     Sharded,
     check_pair,
     refuse_loader_options,
     shard_arrays,
     shard_dataset,
 )
-from hvdkit.keras_objects.versions import is_keras3
 from hvdkit.recipe.plan import ShardPlan
 
 

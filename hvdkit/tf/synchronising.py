@@ -9,8 +9,8 @@ import tensorflow as tf
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import broadcast_arrays
 from hvdkit.job.world import World
-from hvdkit.keras_objects import variables
-from hvdkit.keras_objects.versions import seed_variables
+from hvdkit.keras_common.compat import seed_variables
+from hvdkit.keras_common.state import variables
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

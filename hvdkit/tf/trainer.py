@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.job.metrics import Sums
-from hvdkit.keras_objects.files import average_statistics
-from hvdkit.keras_objects.models import build_loss, check_outputs
-from hvdkit.keras_objects.optimizers import set_rate
-from hvdkit.keras_objects.precision import check_precision, scaling_loss
-from hvdkit.keras_objects.schedules import check_schedule, follow_schedule
-from hvdkit.keras_objects.variables import build, model_variables, read
-from hvdkit.keras_objects.versions import scale_loss, unscale
+from hvdkit.keras_common.compat import scale_loss, unscale
+from hvdkit.keras_common.models import build_loss, check_outputs
+from hvdkit.keras_common.optimizers import set_rate
+from hvdkit.keras_common.precision import check_precision, scaling_loss
+from hvdkit.keras_common.rates.schedules import check_schedule, follow_schedule
+from hvdkit.keras_common.state.files import average_statistics
+from hvdkit.keras_common.state.variables import build, model_variables, read
 from hvdkit.training.trainer import LoopTrainer, Setup
 
 

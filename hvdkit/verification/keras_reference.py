@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdkit.keras_objects.models import build_loss
-from hvdkit.keras_objects.versions import keras
+from hvdkit.keras_common.compat import keras
+from hvdkit.keras_common.models import build_loss
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.verification.reference import Gradients, Reference
 from hvdkit.verification.storage import Arrays

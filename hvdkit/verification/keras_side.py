@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.keras_objects.models import load_arrays, named_arrays
-from hvdkit.keras_objects.variables import to_numpy
-from hvdkit.keras_objects.versions import keras, library, name_of, seed_variables
+from hvdkit.keras_common.compat import keras, library, name_of, seed_variables
+from hvdkit.keras_common.models import load_arrays, named_arrays
+from hvdkit.keras_common.state.variables import to_numpy
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.verification.reference import Reference
 from hvdkit.verification.side import Side

@@ -58,7 +58,7 @@ def _scale_gradients(factor: Callable[[int], float]) -> None:
 
         Bucket.unpack = scaled  # type: ignore[method-assign]
         return
-    from hvdkit.keras_objects.reduction import Reduction
+    from hvdkit.keras_common.gradients.reduction import Reduction
 
     average = Reduction._average
     Reduction._average = lambda self, gradients: [  # type: ignore[method-assign]
@@ -79,7 +79,7 @@ def one_gradient_not_reduced() -> None:
 
         Reducer.__init__ = without_first  # type: ignore[method-assign]
         return
-    from hvdkit.keras_objects.reduction import Reduction
+    from hvdkit.keras_common.gradients.reduction import Reduction
 
     average = Reduction._average
     Reduction._average = (
@@ -118,5 +118,5 @@ def passes_summed() -> None:
 @mutant("distribute", ("keras",))
 def samples_not_counted() -> None:
     """Ranks with a short batch weigh as much as the others."""
-    distribution = importlib.import_module("hvdkit.keras_objects.distribution")
+    distribution = importlib.import_module("hvdkit.keras_common.gradients.distribution")
     distribution.note_samples = lambda model, reduction: None

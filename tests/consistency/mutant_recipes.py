@@ -70,7 +70,7 @@ def torch_net(normal: bool = False) -> Any:
 
 
 def keras_net(normal: bool = False) -> Any:
-    from hvdkit.keras_objects.versions import keras
+    from hvdkit.keras_common.compat import keras
 
     layers = keras().layers
     inputs = keras().Input((FEATURES,))

@@ -26,7 +26,7 @@ def forget_buffers() -> None:
         module = importlib.import_module("hvdkit.torch.synchronising")
         module.named_tensors = lambda model: model.named_parameters()
         return
-    variables = importlib.import_module("hvdkit.keras_objects.variables")
+    variables = importlib.import_module("hvdkit.keras_common.state.variables")
     everything = variables.model_variables
 
     def trained(model: Any) -> Any:

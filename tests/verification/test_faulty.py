@@ -44,7 +44,7 @@ def test_a_loss_that_says_it_is_a_sum_is_refused(ranks):
 
     def body(name):
         import hvdkit
-        from hvdkit.keras_objects.versions import keras
+        from hvdkit.keras_common.compat import keras
 
         inputs = keras().Input((2,))
         recipe = hvdkit.Recipe(

@@ -96,7 +96,7 @@ def test_b01_every_update_is_reduced_once(ranks):
         import keras_runs as runs
 
         import hvdkit.keras as hk
-        from hvdkit.keras_objects.reduction import shared_channel
+        from hvdkit.keras_common.gradients.reduction import shared_channel
 
         runs.fresh()
         hk.init()

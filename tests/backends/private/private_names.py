@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RATES = "hvdkit/keras_objects/driven_rates.py"
-TF_DATASETS = "hvdkit/keras_objects/tf_datasets.py"
-VERSIONS = "hvdkit/keras_objects/versions.py"
-WRAPPING = "hvdkit/keras_objects/torch_wrapping.py"
+RATES = "hvdkit/keras_common/rates/driven_rates.py"
+TF_DATASETS = "hvdkit/keras_common/data/tf_datasets.py"
+VERSIONS = "hvdkit/keras_common/compat.py"
+WRAPPING = "hvdkit/keras_common/gradients/torch_wrapping.py"
 BATCH_NORM = "hvdkit/torch/batch_norm.py"
 HOROVOD = "hvdkit/engines/horovod/engine.py"
 TORCH_HOROVOD = "hvdkit/engines/horovod/torch_channel.py"
@@ -75,13 +75,13 @@ TABLE = (
     PrivateName(
         "tf",
         "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext",
-        "hvdkit/keras_objects/tf_gradients.py",
+        "hvdkit/keras_common/gradients/tf_gradients.py",
         "refuse a function that XLA compiles",
     ),
     PrivateName(
         "tf",
         "tensorflow.python.eager.context.global_seed",
-        "hvdkit/keras_objects/variables.py",
+        "hvdkit/keras_common/state/variables.py",
         "give each rank random numbers of its own in Keras 2",
     ),
     PrivateName("keras", "sgd:_clip_gradients", VERSIONS, "reduce gradients once per update, before clipping", "hook"),
@@ -90,7 +90,7 @@ TABLE = (
     PrivateName(
         "keras",
         "sgd:momentums",
-        "hvdkit/keras_objects/optimizers.py",
+        "hvdkit/keras_common/optimizers.py",
         "scale momentum along with the learning rate",
         "value",
     ),

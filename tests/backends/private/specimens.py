@@ -85,6 +85,6 @@ def _ones() -> Any:
 
 
 def _keras() -> Any:
-    from hvdkit.keras_objects.versions import keras
+    from hvdkit.keras_common.compat import keras
 
     return keras()

@@ -9,7 +9,7 @@ from keras import ops
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from numpy.typing import NDArray
 
-from hvdkit.keras_objects.versions import before_update, innermost
+from hvdkit.keras_common.compat import before_update, innermost
 
 _DRIVEN = "_hvdkit_rates"
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from hvdkit.errors import ModelError
-from hvdkit.keras_objects.versions import keras
+from hvdkit.keras_common.compat import keras
 
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
 

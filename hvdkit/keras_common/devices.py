@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvdkit.errors import LaunchError
 from hvdkit.job import world as worlds
 from hvdkit.job.devices import device_index, threads_for
-from hvdkit.keras_objects.versions import library
+from hvdkit.keras_common.compat import library
 
 
 def pin(threads: int | str = "auto") -> str:

@@ -7,9 +7,7 @@ import warnings
 from typing import Any
 
 from hvdkit.errors import ModelError, RecipeError
-from hvdkit.keras_objects.counting import note_samples
-from hvdkit.keras_objects.reduction import Reduction, shared_channel
-from hvdkit.keras_objects.versions import (
+from hvdkit.keras_common.compat import (
     accumulate_in,
     applies_its_own_way,
     before_apply,
@@ -21,6 +19,8 @@ from hvdkit.keras_objects.versions import (
     library,
     scales_loss,
 )
+from hvdkit.keras_common.gradients.counting import note_samples
+from hvdkit.keras_common.gradients.reduction import Reduction, shared_channel
 from hvdkit.recipe.steps import Distribute
 
 _MARK = "_hvdkit_reduction"
@@ -75,7 +75,7 @@ def distribute_optimizer(
 
 
 def _reduce_alone(optimizer: Any, model: Any) -> None:
-    from hvdkit.keras_objects.torch_wrapping import reduce_alone  # it needs torch
+    from hvdkit.keras_common.gradients.torch_wrapping import reduce_alone  # it needs torch
 
     reduce_alone(optimizer, model)
 

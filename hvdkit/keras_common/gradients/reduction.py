@@ -10,7 +10,7 @@ from hvdkit.engines.channel import Channel
 from hvdkit.engines.channel_table import open_channel
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
-from hvdkit.keras_objects.versions import library
+from hvdkit.keras_common.compat import library
 
 _CHANNEL = "_keras_channel"
 
@@ -114,9 +114,9 @@ def shared_channel() -> Channel:
 def gradient_math() -> Any:
     """Return the module of tensor arithmetic for the library that Keras runs on."""
     if library() == "tf":
-        from hvdkit.keras_objects import tf_gradients
+        from hvdkit.keras_common.gradients import tf_gradients
 
         return tf_gradients
-    from hvdkit.keras_objects import keras_gradients
+    from hvdkit.keras_common.gradients import keras_gradients
 
     return keras_gradients

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from hvdkit.keras_objects.reduction import Reduction, gradient_math
-from hvdkit.keras_objects.versions import keras, loss_tracker
+from hvdkit.keras_common.compat import keras, loss_tracker
+from hvdkit.keras_common.gradients.reduction import Reduction, gradient_math
 
 
 def note_samples(model: Any, reduction: Reduction) -> None:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hvdkit.errors import DataError, HvdkitError, ModelError, RecipeError
 from hvdkit.job.arrays import Arrays
 from hvdkit.job.world import World
-from hvdkit.keras_objects.variables import to_numpy
-from hvdkit.keras_objects.versions import keras, keras_version
+from hvdkit.keras_common.compat import keras, keras_version
+from hvdkit.keras_common.state.variables import to_numpy
 from hvdkit.training.initialisers import NAMES, check_names, draw, has_small_stem, image_task
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdkit.keras_objects import models, optimizers
+from hvdkit.keras_common import models, optimizers
 from hvdkit.recipe.declaration import Data
 
 

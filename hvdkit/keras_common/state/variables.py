@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hvdkit.errors import CheckpointError, ModelError
 from hvdkit.job.arrays import Arrays, broadcast_arrays
 from hvdkit.job.world import World
-from hvdkit.keras_objects.versions import (
+from hvdkit.keras_common.compat import (
     is_keras3,
     keras,
     library,

@@ -7,7 +7,7 @@ from typing import Any
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays
 from hvdkit.job.files import read_arrays, write_arrays
-from hvdkit.keras_objects.variables import broadcast, build, model_variables, optimizer_variables, read, write
+from hvdkit.keras_common.state.variables import broadcast, build, model_variables, optimizer_variables, read, write
 
 SUFFIX = "npz"
 

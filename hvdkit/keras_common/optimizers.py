@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.errors import ModelError, RecipeError
-from hvdkit.keras_objects.reduction import gradient_math
-from hvdkit.keras_objects.schedules import largest_rate
-from hvdkit.keras_objects.variables import to_numpy
-from hvdkit.keras_objects.versions import (
+from hvdkit.keras_common.compat import (
     before_update,
     check_optimizer,
     innermost,
@@ -17,6 +14,9 @@ from hvdkit.keras_objects.versions import (
     library,
     schedule_of,
 )
+from hvdkit.keras_common.gradients.reduction import gradient_math
+from hvdkit.keras_common.rates.schedules import largest_rate
+from hvdkit.keras_common.state.variables import to_numpy
 from hvdkit.recipe import optimizers
 
 

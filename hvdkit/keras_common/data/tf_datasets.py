@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.job.world import World
-from hvdkit.keras_objects.weights import sample_weights, weight_type
+from hvdkit.keras_common.data.weights import sample_weights, weight_type
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.keras_objects.distribution import follow_wrapping
-from hvdkit.keras_objects.versions import is_keras3, keras, scales_loss
+from hvdkit.keras_common.compat import is_keras3, keras, scales_loss
+from hvdkit.keras_common.gradients.distribution import follow_wrapping
 from hvdkit.recipe.declaration import Recipe
 
 _POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}

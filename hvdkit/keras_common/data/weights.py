@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.keras_objects.versions import keras
+from hvdkit.keras_common.compat import keras
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
 
 

@@ -1,0 +1,1 @@
+"""What hvdkit.tf and hvdkit.keras share."""
