@@ -3,7 +3,7 @@
 from hvdkit.torch.building import build_model, build_optimizer
 from hvdkit.torch.checkpointing import read_state, restore, save
 from hvdkit.torch.devices import default_device, init, pin
-from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
+from hvdkit.torch.gradients.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.precision import computing_in
 from hvdkit.torch.rates import warmup
 from hvdkit.torch.sharding import shard, steps

@@ -10,7 +10,7 @@ import torch
 from hvdkit.errors import DataError, ModelError, RecipeError
 from hvdkit.job.metrics import Sums
 from hvdkit.torch.building import build_loss, refuse_probabilities
-from hvdkit.torch.distribution import compression_losses
+from hvdkit.torch.gradients.distribution import compression_losses
 from hvdkit.torch.precision import Precision
 from hvdkit.torch.rates import set_rate
 from hvdkit.torch.sharding import ArrayDataset

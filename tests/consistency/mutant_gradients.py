@@ -48,7 +48,7 @@ def averaged_twice() -> None:
 
 def _scale_gradients(factor: Callable[[int], float]) -> None:
     if backends()[0].__name__ == "hvdkit.torch":
-        from hvdkit.torch.buckets import Bucket
+        from hvdkit.torch.gradients.buckets import Bucket
 
         unpack = Bucket.unpack
 
@@ -70,7 +70,7 @@ def _scale_gradients(factor: Callable[[int], float]) -> None:
 def one_gradient_not_reduced() -> None:
     """The first parameter keeps its own gradient."""
     if backends()[0].__name__ == "hvdkit.torch":
-        from hvdkit.torch.reducer import Reducer
+        from hvdkit.torch.gradients.reducer import Reducer
 
         init = Reducer.__init__
 
@@ -93,8 +93,8 @@ def one_gradient_not_reduced() -> None:
 @mutant("distribute", ("torch",), distribute=hvdkit.Distribute(clip_norm=0.1))
 def clipped_before_the_reduction() -> None:
     """Each rank clips its own gradient."""
-    from hvdkit.torch import distribution
-    from hvdkit.torch.buckets import Bucket
+    from hvdkit.torch.gradients import distribution
+    from hvdkit.torch.gradients.buckets import Bucket
 
     clip, fill = distribution.clip, Bucket.fill
     distribution.clip = lambda parameters, limit: None
@@ -109,7 +109,7 @@ def clipped_before_the_reduction() -> None:
 @mutant("distribute", ("torch",), distribute=hvdkit.Distribute(accumulate=2))
 def passes_summed() -> None:
     """Accumulated passes are added up, not averaged."""
-    from hvdkit.torch.buckets import Bucket
+    from hvdkit.torch.gradients.buckets import Bucket
 
     fill = Bucket.fill
     Bucket.fill = lambda self, passes: fill(self, 1)  # type: ignore[method-assign]

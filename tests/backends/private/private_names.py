@@ -44,12 +44,14 @@ class PrivateName:
 
 
 TABLE = (
-    PrivateName("torch", "torch._foreach_copy_", "hvdkit/torch/buckets.py", "fill a bucket in one call"),
-    PrivateName("torch", "torch._foreach_zero_", "hvdkit/torch/buckets.py", "empty missing gradients in one call"),
+    PrivateName("torch", "torch._foreach_copy_", "hvdkit/torch/gradients/buckets.py", "fill a bucket in one call"),
+    PrivateName(
+        "torch", "torch._foreach_zero_", "hvdkit/torch/gradients/buckets.py", "empty missing gradients in one call"
+    ),
     PrivateName(
         "torch",
         "torch.autograd.Variable._execution_engine.queue_callback",
-        "hvdkit/torch/reducer.py",
+        "hvdkit/torch/gradients/reducer.py",
         "finish the reduction when backward() ends",
     ),
     PrivateName(

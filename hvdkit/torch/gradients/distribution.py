@@ -17,8 +17,8 @@ from hvdkit.job.arrays import check_same
 from hvdkit.job.world import World
 from hvdkit.recipe.steps import Distribute
 from hvdkit.torch.batch_norm import synchronise_batch_norm
-from hvdkit.torch.reducer import Reducer
-from hvdkit.torch.reductions import Mean, Reduction, make_reduction
+from hvdkit.torch.gradients.reducer import Reducer
+from hvdkit.torch.gradients.reductions import Mean, Reduction, make_reduction
 from hvdkit.torch.tensors import kind
 
 

@@ -9,8 +9,8 @@ import torch
 
 from hvdkit.engines.channel import Channel
 from hvdkit.errors import ModelError
-from hvdkit.torch.buckets import Bucket, lay_out
-from hvdkit.torch.reductions import Reduction
+from hvdkit.torch.gradients.buckets import Bucket, lay_out
+from hvdkit.torch.gradients.reductions import Reduction
 
 
 class Reducer:

@@ -1,0 +1,1 @@
+"""Step 5 in torch: gradients, reduced while backward runs."""
