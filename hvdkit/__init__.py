@@ -28,8 +28,8 @@ _HOME = {
     "Adagrad": "hvdkit.recipe.optimizers",
     "apply": "hvdkit.training.assemble",
     "init": "hvdkit.job.world",
-    "run": "hvdkit.launch.function",
-    "verify": "hvdkit.verification.session",
+    "run": "hvdkit.tools.launch.function",
+    "verify": "hvdkit.tools.verification.session",
 }
 
 __all__ = ["__version__", *_HOME]
@@ -49,7 +49,6 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from hvdkit.job.world import init as init
-    from hvdkit.launch.function import run as run
     from hvdkit.recipe.declaration import Data as Data
     from hvdkit.recipe.declaration import Recipe as Recipe
     from hvdkit.recipe.optimizers import SGD as SGD
@@ -64,5 +63,6 @@ if TYPE_CHECKING:
     from hvdkit.recipe.steps import Pin as Pin
     from hvdkit.recipe.steps import ScaleLR as ScaleLR
     from hvdkit.recipe.steps import Shard as Shard
+    from hvdkit.tools.launch.function import run as run
+    from hvdkit.tools.verification.session import verify as verify
     from hvdkit.training.assemble import apply as apply
-    from hvdkit.verification.session import verify as verify

@@ -1,5 +1,5 @@
 """``python -m hvdkit`` is the ``hvdkit`` command."""
 
-from hvdkit.cli import main
+from hvdkit.tools.cli import main
 
 main()

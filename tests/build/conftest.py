@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdkit.horovod_build.source import fetch, unpack
 from hvdkit.process.environment import cache_dir
+from hvdkit.tools.horovod_build.source import fetch, unpack
 
 
 @pytest.fixture(scope="session")

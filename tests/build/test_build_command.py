@@ -12,7 +12,7 @@ from hvdkit.process.environment import child_environment
 
 pytestmark = pytest.mark.processes
 
-MAIN = "from hvdkit.cli import main; main()"
+MAIN = "from hvdkit.tools.cli import main; main()"
 FRAMEWORKS = [name for name in ("torch", "tf") if horovod_info.framework_version(name)]
 needs_framework = pytest.mark.skipif(not FRAMEWORKS, reason="neither torch nor TensorFlow is installed")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from limits import HANG_SECONDS
 
-from hvdkit.horovod_build.diagnosis import explain
-from hvdkit.horovod_build.process import run_logged
+from hvdkit.tools.horovod_build.diagnosis import explain
+from hvdkit.tools.horovod_build.process import run_logged
 
 pytestmark = pytest.mark.processes
 

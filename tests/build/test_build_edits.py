@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hvdkit.errors import BuildError
-from hvdkit.horovod_build import edits
-from hvdkit.horovod_build.edits import edits_for
+from hvdkit.tools.horovod_build import edits
+from hvdkit.tools.horovod_build.edits import edits_for
 
 
 def read(tree: Path, name: str) -> str:

@@ -12,9 +12,9 @@ from filelock import FileLock
 from limits import HANG_SECONDS
 
 from hvdkit.errors import BuildError, EngineError
-from hvdkit.horovod_build import builder, machine, plan
-from hvdkit.horovod_build.machine import Nccl, Tool
-from hvdkit.horovod_build.plan import BuildPlan, Gpu, make_plan
+from hvdkit.tools.horovod_build import builder, machine, plan
+from hvdkit.tools.horovod_build.machine import Nccl, Tool
+from hvdkit.tools.horovod_build.plan import BuildPlan, Gpu, make_plan
 
 pytestmark = pytest.mark.processes
 

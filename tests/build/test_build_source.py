@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hvdkit.errors import BuildError
-from hvdkit.horovod_build import source
+from hvdkit.tools.horovod_build import source
 
 pytestmark = [pytest.mark.usefixtures("needs_wheel"), pytest.mark.processes]
 

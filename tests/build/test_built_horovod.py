@@ -10,8 +10,8 @@ from limits import HANG_SECONDS
 
 from hvdkit.engines.horovod import installed as horovod_info
 from hvdkit.errors import BuildError
-from hvdkit.horovod_build import proof
-from hvdkit.horovod_build.machine import scripts_folder
+from hvdkit.tools.horovod_build import proof
+from hvdkit.tools.horovod_build.machine import scripts_folder
 
 RECORD = horovod_info.build_record()
 FRAMEWORKS = tuple(RECORD.get("frameworks", ()))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hvdkit import doctor as doctor_module
-from hvdkit.doctor import cmake_finding, doctor, horovod_findings
 from hvdkit.engines.horovod import installed as horovod_info
+from hvdkit.tools import doctor as doctor_module
+from hvdkit.tools.doctor import cmake_finding, doctor, horovod_findings
 
 pytestmark = pytest.mark.processes
 

@@ -100,7 +100,9 @@ accumulated = recipe.replace(distribute=hvdkit.Distribute(accumulate=2, clip_nor
 
 def backends() -> list[Any]:
     """Return the backends that this environment can import; torch and TensorFlow never in one process."""
-    framework = next((a for a in ("torch", "tf", "keras") if f"hvdkit.verification.{_side(a)}" in sys.modules), "torch")
+    framework = next(
+        (a for a in ("torch", "tf", "keras") if f"hvdkit.tools.verification.{_side(a)}" in sys.modules), "torch"
+    )
     names = ("torch",) if framework == "torch" else ("tf", "keras")
     return [importlib.import_module(f"hvdkit.{name}") for name in names]
 

@@ -11,7 +11,7 @@ import click
 import pytest
 from example_runs import ROOT, succeed
 
-from hvdkit.cli import hvdkit
+from hvdkit.tools.cli import hvdkit
 
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 from limits import HANG_SECONDS
 
 from hvdkit.errors import LaunchError
-from hvdkit.launch.hosts import Host, parse_hosts
+from hvdkit.tools.launch.hosts import Host, parse_hosts
 
 TELL = """
 import json
@@ -131,8 +131,8 @@ def blind(launch):
 
 def test_the_launcher_imports_no_framework(launch):
     code = (
-        "import sys, hvdkit.launch.command as c\n"
-        "from hvdkit.launch.engine import choose_engine\n"
+        "import sys, hvdkit.tools.launch.command as c\n"
+        "from hvdkit.tools.launch.engine import choose_engine\n"
         "choose_engine('auto', 2, None)\n"
         "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'horovod', 'mpi4py'} & set(sys.modules)))"
     )

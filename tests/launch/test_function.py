@@ -145,7 +145,7 @@ def test_functions_and_classes_of_main_and_modules_beside_it_travel(launch):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_f10_the_end_of_the_caller_ends_the_job(launch, promised, engine, signum):
     process = call(launch, 300, engine)
-    launch.wait_until(lambda: sum("hvdkit.launch.call" in line for line in launch.processes().values()) > 4)
+    launch.wait_until(lambda: sum("hvdkit.tools.launch.call" in line for line in launch.processes().values()) > 4)
     time.sleep(1)
     process.send_signal(signum)
     launch.end_within(promised)

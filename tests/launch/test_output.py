@@ -10,8 +10,8 @@ import subprocess
 import pytest
 from limits import HANG_SECONDS
 
-from hvdkit.launch.hosts import Host
-from hvdkit.launch.launchers import Job, command_line, root_variables
+from hvdkit.tools.launch.hosts import Host
+from hvdkit.tools.launch.launchers import Job, command_line, root_variables
 
 LOGGING = """
 bar = "--bar" in sys.argv

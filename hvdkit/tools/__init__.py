@@ -1,0 +1,1 @@
+"""What people run by hand: the command line and what stands behind it."""

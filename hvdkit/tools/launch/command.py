@@ -1,0 +1,103 @@
+"""The command ``hvdkit run``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from hvdkit.errors import EngineError, LaunchError
+from hvdkit.tools.launch.engine import FRAMEWORKS, choose_engine
+from hvdkit.tools.launch.hosts import Host, parse_hosts
+from hvdkit.tools.launch.job import run_job
+from hvdkit.tools.launch.launchers import CONTROLLERS, Job, command_line
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-np", "--processes", type=int, required=True, help="Number of processes.")
+@click.option("-H", "--hosts", metavar="HOST:SLOTS,…", help="Where to run them; default: this host.")
+@click.option("--engine", default="auto", show_default=True, help="auto, horovod, torch, mpi or serial.")
+@click.option("--controller", help="gloo or mpi; for engine horovod.")
+@click.option("--framework", help="torch, tf or keras: lets --engine auto choose well.")
+@click.option("--log-dir", type=click.Path(file_okay=False), help="Write a complete log file for each rank.")
+@click.option("--launcher-args", default="", help="Further arguments for horovodrun, torchrun or mpiexec, quoted.")
+@click.option("-m", "as_module", is_flag=True, help="Run a module instead of a script file.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]…")
+def run(
+    processes: int,
+    hosts: str | None,
+    engine: str,
+    controller: str | None,
+    framework: str | None,
+    log_dir: str | None,
+    launcher_args: str,
+    as_module: bool,
+    program: tuple[str, ...],
+) -> None:
+    """Run SCRIPT on N processes, each line of output labelled with its rank.
+
+    Options stand before the script; everything after it goes to the script. The exit code is that of the first rank
+    that fails, and its error is the last line.
+    """
+    if processes < 1:
+        raise LaunchError(f"-np {processes}: the number of processes is at least 1")
+    _check_program(program, as_module)
+    _check_one_of("--controller", controller, CONTROLLERS)
+    _check_one_of("--framework", framework, FRAMEWORKS)
+    places = parse_hosts(hosts, processes) if hosts is not None else [Host("localhost", processes)]
+    choice = choose_engine(engine, processes, framework or _framework_of(program))
+    job = Job(
+        processes=processes,
+        hosts=tuple(places),
+        engine=choice.engine,
+        program=("-m", *program) if as_module else program,
+        controller=controller,
+        launcher_args=tuple(_split(launcher_args)),
+        log_dir=str(Path(log_dir).resolve()) if log_dir is not None else None,
+    )
+    command = command_line(job)
+    click.echo(f"hvdkit: engine {choice.engine} ({choice.reason}), {_count(processes)} by {job.launcher}", err=True)
+    outcome = run_job(job, command)
+    if outcome.message:
+        click.echo(f"hvdkit: error: {outcome.message}", err=True)
+    sys.exit(outcome.code)
+
+
+def _count(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+def _check_program(program: tuple[str, ...], as_module: bool) -> None:
+    if not program:
+        raise LaunchError("no script given; write: hvdkit run -np 2 script.py")
+    if as_module or Path(program[0]).is_file():
+        return
+    if Path(program[0]).name.startswith("python"):
+        raise LaunchError(f"give the script itself, without {program[0]!r}: hvdkit run -np 2 script.py")
+    if Path(program[0]).is_dir():
+        raise LaunchError(f"{program[0]!r} is a folder, not a script")
+    raise LaunchError(f"script {program[0]!r} does not exist")
+
+
+def _check_one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise EngineError(f"{option} {value!r} is unknown; use {', '.join(allowed[:-1])} or {allowed[-1]}")
+
+
+def _framework_of(program: tuple[str, ...]) -> str | None:
+    """Return the framework that the script's own arguments name, or None."""
+    for position, argument in enumerate(program):
+        name, equals, value = argument.partition("=")
+        if name == "--framework":
+            found = value if equals else "".join(program[position + 1 : position + 2])
+            return found if found in FRAMEWORKS else None
+    return None
+
+
+def _split(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        raise LaunchError(f"--launcher-args {arguments!r}: {error}") from None

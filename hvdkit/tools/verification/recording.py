@@ -1,0 +1,79 @@
+"""What watches the ranks of the run that is verified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hvdkit.tools.verification.side import Side
+from hvdkit.tools.verification.storage import Log, digests, sample_digests
+from hvdkit.training.observers import Observer, Record
+
+if TYPE_CHECKING:
+    from hvdkit.training.trainer import Trainer
+
+
+class Recorder(Observer):
+    """Notes a rank's state after every update, its batches, and the averaged metrics of every epoch."""
+
+    def __init__(self, side: Side, folder: str) -> None:
+        self._side = side
+        self.log = Log(folder)
+        self.epochs: list[dict[str, float]] = []
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """Note the state that the first update starts from."""
+        self._note(trainer)
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Note the state after an update."""
+        self._note(trainer)
+
+    def on_epoch_end(self, trainer: Trainer, record: Record) -> None:
+        """Keep the averaged metrics."""
+        left_out = ("epoch", "seconds", "samples_per_second", "learning_rate")
+        self.epochs.append({name: float(value) for name, value in record.items() if name not in left_out})
+
+    def note_batch(
+        self,
+        trainer: Trainer,
+        x: Any,
+        y: Any,
+        extra: Any,
+        count: int,
+        weight: float | None,
+        position: tuple[int, int] | None = None,
+    ) -> None:
+        """Note a micro-batch of the update under way, or of the update (from 1) and epoch (from 0) in ``position``."""
+        update, epoch = position or (trainer.global_step + 1, trainer.epoch)
+        self.log.add_micro(
+            x,
+            y,
+            extra,
+            update=update,
+            epoch=epoch,
+            count=count,
+            weight=weight,
+            samples=sample_digests(self._side.neutral(x), y) if count else [],
+        )
+
+    def finish(self, trainer: Trainer) -> None:
+        """Note what is known at the end, and write the log."""
+        world = trainer.world
+        self.log.facts |= {
+            "rank": world.rank,
+            "size": world.size,
+            "local_rank": world.local_rank,
+            "local_size": world.local_size,
+            "node": world.node,
+            "device": self._side.device(trainer.model),
+            "engine": world.engine.name,
+            "threads": self._side.threads(),
+            "updates": trainer.global_step,
+            "epochs": self.epochs,
+            "statistics": digests({"statistics": self._side.statistics(trainer.model)}),
+        }
+        self.log.save()
+
+    def _note(self, trainer: Trainer) -> None:
+        state = self._side.state(trainer.model, trainer.optimizer)
+        self.log.add_snapshot(trainer.global_step, self._side.rate(trainer.optimizer), state)
