@@ -38,7 +38,7 @@ from rank_jobs import TESTS, Job, beside
 from rank_jobs import launch_fresh as launch_fresh
 
 from hvdkit.engines.horovod.installed import built_for
-from hvdkit.engines.table import ENGINES_BY_LAUNCHER, ENGINES_BY_LIBRARY
+from hvdkit.engines.table import serving
 
 
 def _keras_version() -> str:
@@ -85,7 +85,7 @@ def on(
     """Return the parameters of the fixture ``ranks``; ``serial`` stands for size 1 alone."""
     extra = tuple((env or {}).items())
     library = Combination(framework, "serial", 1, extra).library
-    known = ENGINES_BY_LIBRARY[library] if library else ENGINES_BY_LAUNCHER["plain"]
+    known = [spec.name for spec in serving(library)]
     chosen = [
         Combination(framework, engine, size, extra)
         for engine in (engines or known)

@@ -74,26 +74,3 @@ class Channel(ABC):
         raise EngineError(
             f"engine {self.engine.name!r} has no Adasum here; use Horovod built with MPI, started by mpirun, for torch"
         )
-
-
-class SerialChannel(Channel):
-    """One process: every sum is the tensor itself."""
-
-    def __init__(self) -> None:
-        self.size = 1
-        self.is_root = True
-
-    def start_allreduce(self, flat: Any) -> Any:
-        """Return the tensor as its own handle."""
-        return flat
-
-    def check_compression(self, compression: str) -> None:
-        """Nothing is sent."""
-
-    def wait(self, handle: Any) -> Any:
-        """Return the tensor."""
-        return handle
-
-    def allgather(self, tensor: Any) -> Any:
-        """Return the tensor."""
-        return tensor

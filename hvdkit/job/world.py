@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from hvdkit.engines.base import Array, Engine
-from hvdkit.engines.table import ENGINES_BY_LIBRARY, choose, create
+from hvdkit.engines.choice import choose, create
+from hvdkit.engines.table import libraries
 from hvdkit.errors import EngineError, HvdkitError, LaunchError
 from hvdkit.process import failures
 from hvdkit.process.control import ControlChannel
@@ -156,8 +157,8 @@ def init(engine: str = "auto", library: str | None = None) -> World:
     """
     global _current
     failures.watch_exceptions()
-    if library not in (None, *ENGINES_BY_LIBRARY):
-        raise EngineError(f"library {library!r} is unknown; use {', '.join(ENGINES_BY_LIBRARY)} or None")
+    if library not in (None, *libraries()):
+        raise EngineError(f"library {library!r} is unknown; use {', '.join(libraries())} or None")
     if _current is not None:
         return _same_world(_current, engine, library)
     _refuse_two_libraries(library)

@@ -115,7 +115,7 @@ def _normalised(x: Any, name: str) -> Any:
 
 
 def named_arrays(model: Any) -> Arrays:
-    """Return weights and statistics as named arrays in the layout of ``hvdkit.training.initialisers``, the same in torch.
+    """Return weights and statistics as named arrays in the layout of ``training.initialisers``, the same in torch.
 
     Raises:
         ModelError: The model has weights beside those of Conv2D, Dense and BatchNormalization.

@@ -86,6 +86,14 @@ def keras_backend(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("KERAS_BACKEND")
 
 
+def library_of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the library whose tensors a framework has: Keras 3 runs on the one that the user wants, or TensorFlow."""
+    if framework != "keras":
+        return framework
+    backend = keras_backend(environ) or "tensorflow"
+    return {"tensorflow": "tf"}.get(backend, backend)
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """Return a copy of this process's environment with the changes, for a child process."""
     return {**os.environ, **changes}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hvdkit.engines.table import names as engines
 from hvdkit.recipe.checks import above_zero, fail, is_number, one_of, true_or_false, whole
 
-ENGINES = ("auto", "serial", "horovod", "torch", "mpi")
 UNEVEN = ("exact", "pad", "drop")
 SCALING = ("linear", "sqrt", "none")
 COMPRESSION = ("none", "fp16", "bf16")
@@ -25,7 +25,7 @@ class Init:
     engine: str = "auto"
 
     def __post_init__(self) -> None:
-        one_of(self, "engine", ENGINES)
+        one_of(self, "engine", ("auto", *engines()))
 
 
 @dataclass(frozen=True)

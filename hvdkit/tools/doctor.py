@@ -12,10 +12,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from hvdkit.engines.choice import choose_to_start
 from hvdkit.engines.horovod import installed as horovod_info
+from hvdkit.engines.mpi.spec import find_mpiexec
 from hvdkit.errors import HvdkitError
+from hvdkit.process.environment import library_of
 from hvdkit.tools.horovod_build import machine
-from hvdkit.tools.launch.engine import choose_engine, find_mpiexec
 
 _STATES = {True: "yes", False: "no", None: "could not determine"}
 _PYTHONS = ((3, 10), (3, 13))
@@ -116,11 +118,11 @@ def engine_findings() -> list[Finding]:
         if not _can_train(name):
             continue
         try:
-            choice = choose_engine("auto", 2, name)
+            choice = choose_to_start("auto", 2, library_of(name))
         except HvdkitError as error:
             findings.append(Finding(name, "none: one process only (serial)", str(error)))
             continue
-        remedy = _refusal(horovod_info.check_build_matches, name) if choice.engine == "horovod" else ""
+        remedy = _refusal(horovod_info.check_build_matches, library_of(name)) if choice.engine == "horovod" else ""
         findings.append(Finding(name, f"{choice.engine}: {choice.reason}", remedy))
     return findings
 

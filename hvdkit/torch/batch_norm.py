@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from hvdkit.engines.channel import Channel
-from hvdkit.engines.channel_table import open_channel
+from hvdkit.engines.table import open_channel
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.job.world import World
 
@@ -79,7 +79,7 @@ def synchronise_batch_norm(world: World, model: nn.Module | None) -> None:
     layers = [module for module in model.modules() if type(module) in _KINDS]
     if world.size == 1 or not layers:
         return
-    channel = open_channel(world, "torch")
+    channel = open_channel(world.engine, "torch")
     for layer in layers:
         layer.__class__ = _KINDS[type(layer)]
         layer.__dict__.update(_channel=channel, _world=world)

@@ -1,4 +1,4 @@
-"""Named models in torch; their weights come from ``hvdkit.training.initialisers``, whose layout of arrays they share."""
+"""Named models in torch; their weights come from ``training.initialisers``, whose layout of arrays they share."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def named_model(name: str, seed: int, data: Data | None = None) -> nn.Module:
 
 
 def named_arrays(model: nn.Module) -> Arrays:
-    """Return weights and statistics as named arrays in the layout of ``hvdkit.training.initialisers``, the same in Keras.
+    """Return weights and statistics as named arrays in the layout of ``training.initialisers``, the same in Keras.
 
     Raises:
         ModelError: The model has parameters beside those of Conv2d, Linear and BatchNorm2d.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -9,20 +10,20 @@ from typing import Any
 from mutant_recipes import backends, mutant
 
 import hvdkit
+from hvdkit.engines.table import SPECS
 from hvdkit.job import world
 
 
 def _channels() -> list[Any]:
-    names = {"torch_distributed", "torch_mpi", "torch_horovod", "tf_mpi", "tf_horovod"}
+    library = "torch" if backends()[0].__name__ == "hvdkit.torch" else "tf"
     found = []
-    for name in names:
-        if (name.startswith("torch")) == (backends()[0].__name__ == "hvdkit.torch"):
-            try:
-                module = importlib.import_module(f"hvdkit.engines.channel_table.{name}")
-            except ImportError:
-                continue
-            found += [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
-    return [value for value in found if isinstance(value, type)]
+    for spec in SPECS:
+        module, _, name = spec.channels.get(library, "").partition(":")
+        if spec.is_alone or not name:
+            continue
+        with contextlib.suppress(ImportError):
+            found.append(getattr(importlib.import_module(module), name))
+    return found
 
 
 @mutant("distribute")

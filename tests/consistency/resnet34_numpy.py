@@ -7,7 +7,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 
 def logits(x, arrays, small_stem):
-    """Map images, shape (n, height, width, channels), to logits; arrays in the layout of ``hvdkit.training.initialisers``."""
+    """Map images, shape (n, height, width, channels), to logits; arrays in the layout of ``training.initialisers``."""
     net = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
     x = np.maximum(normalise(convolve(np.asarray(x, np.float64), net, "conv1", 1 if small_stem else 2), net, "bn1"), 0)
     if not small_stem:

@@ -7,7 +7,8 @@ import itertools
 import pytest
 from ranks import launch_fresh, on
 
-from hvdkit.engines.table import ENGINES_BY_LAUNCHER, ENGINES_BY_LIBRARY, choose
+from hvdkit.engines.choice import choose
+from hvdkit.engines.table import SPECS, libraries, names
 from hvdkit.errors import EngineError, LaunchError
 from hvdkit.process.environment import LaunchedAs, launched_as
 
@@ -22,7 +23,8 @@ ALLOWED = {
     ("mpirun", "horovod"): "torch tf",
     ("mpirun", "mpi"): "torch tf jax",
 }
-EVERY = list(itertools.product(ENGINES_BY_LAUNCHER, ("serial", "horovod", "torch", "mpi"), ENGINES_BY_LIBRARY))
+LAUNCHERS = sorted({launcher for spec in SPECS for launcher in spec.launchers})
+EVERY = list(itertools.product(LAUNCHERS, names(), libraries()))
 HERE = on("core", engines=("mpi",), sizes=(1,))[0]
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from limits import HANG_SECONDS
 
+from hvdkit.engines.start import Host
 from hvdkit.errors import LaunchError
-from hvdkit.tools.launch.hosts import Host, parse_hosts
+from hvdkit.tools.launch.hosts import parse_hosts
 
 TELL = """
 import json
@@ -132,8 +133,8 @@ def blind(launch):
 def test_the_launcher_imports_no_framework(launch):
     code = (
         "import sys, hvdkit.tools.launch.command as c\n"
-        "from hvdkit.tools.launch.engine import choose_engine\n"
-        "choose_engine('auto', 2, None)\n"
+        "from hvdkit.engines.choice import choose_to_start\n"
+        "choose_to_start('auto', 2, None)\n"
         "print(sorted({'torch', 'tensorflow', 'keras', 'jax', 'horovod', 'mpi4py'} & set(sys.modules)))"
     )
     done = subprocess.run(

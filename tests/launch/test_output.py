@@ -10,8 +10,9 @@ import subprocess
 import pytest
 from limits import HANG_SECONDS
 
-from hvdkit.tools.launch.hosts import Host
-from hvdkit.tools.launch.launchers import Job, command_line, root_variables
+from hvdkit.engines.mpi.spec import root_variables
+from hvdkit.engines.start import Host, Start
+from hvdkit.tools.launch.command import SUPERVISOR, command_line
 
 LOGGING = """
 bar = "--bar" in sys.argv
@@ -142,9 +143,9 @@ def test_a_reader_that_goes_away_ends_the_job(launch):
 def test_under_a_bare_mpiexec_the_child_module_needs_no_job_folder(launch, status):
     pytest.importorskip("mpi4py")
     script = launch.script(f"print('rank', rank)\nsys.exit({status} * rank)\n")
-    job = Job(processes=2, hosts=(Host("localhost", 2),), engine="mpi", program=(script,))
+    start = Start(2, (Host("localhost", 2),), "mpi", (script,), SUPERVISOR)
     done = subprocess.run(
-        command_line(job),
+        command_line(start),
         cwd=launch.folder,
         env=launch.environment(**root_variables()),
         capture_output=True,

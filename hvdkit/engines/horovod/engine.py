@@ -14,8 +14,9 @@ import numpy as np
 
 from hvdkit.engines.base import Array, Bytes, Engine
 from hvdkit.engines.horovod.installed import built_for, check_build_matches
+from hvdkit.engines.horovod.spec import bindings
 from hvdkit.errors import EngineError
-from hvdkit.process.environment import prefer
+from hvdkit.process.environment import LaunchedAs, prefer
 
 _Call = Callable[..., Array]
 
@@ -149,3 +150,9 @@ def _call_tensorflow(binding: Any, operation: str, flat: Array, **options: Any) 
         result = getattr(binding, operation)(tf.constant(flat), **options)
     received: Array = (result[0] if isinstance(result, (tuple, list)) else result).numpy()
     return received
+
+
+def start(library: str | None, _launched: LaunchedAs) -> HorovodEngine:
+    """Start the engine through a library's extension, the first that is built for a program without one."""
+    candidates = bindings(library)
+    return HorovodEngine(next((name for name in candidates if built_for(name)), candidates[0]))

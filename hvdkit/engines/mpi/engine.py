@@ -8,7 +8,7 @@ import numpy as np
 
 from hvdkit.engines.base import Array, Bytes, Engine
 from hvdkit.errors import EngineError
-from hvdkit.process.environment import ensure_home, prefer
+from hvdkit.process.environment import LaunchedAs, ensure_home, prefer
 
 
 class MpiEngine(Engine):
@@ -62,3 +62,8 @@ class MpiEngine(Engine):
         joined = np.empty(sum(receive), np.uint8)
         self.communicator.Alltoallv((flat, send), (joined, receive))
         return joined
+
+
+def start(_library: str | None, _launched: LaunchedAs) -> MpiEngine:
+    """Start the engine."""
+    return MpiEngine()

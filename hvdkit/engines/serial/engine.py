@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hvdkit.engines.base import Array, Bytes, Engine
+from hvdkit.process.environment import LaunchedAs
 
 
 class SerialEngine(Engine):
@@ -28,3 +29,8 @@ class SerialEngine(Engine):
 
     def _do_alltoall(self, flat: Bytes, send: list[int], receive: list[int]) -> Bytes:
         return flat
+
+
+def start(_library: str | None, _launched: LaunchedAs) -> SerialEngine:
+    """Start the engine."""
+    return SerialEngine()

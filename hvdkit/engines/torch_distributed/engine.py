@@ -12,6 +12,7 @@ import numpy as np
 
 from hvdkit.engines.base import Array, Bytes, Engine
 from hvdkit.errors import EngineError
+from hvdkit.process.environment import LaunchedAs
 
 # the guard ends a job that stands still; the process group's own limit only has to be longer
 _LIMIT = timedelta(hours=24)
@@ -98,3 +99,8 @@ class TorchDistributedEngine(Engine):
         source = self._torch.from_numpy(np.ascontiguousarray(flat))
         self._dist.all_to_all_single(self._torch.from_numpy(joined), source, receive, send)
         return joined
+
+
+def start(_library: str | None, launched: LaunchedAs) -> TorchDistributedEngine:
+    """Start the engine, on torchrun's process group where torchrun started this process."""
+    return TorchDistributedEngine(launched=launched.launcher == "torchrun")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdkit.engines.channel import Channel
-from hvdkit.engines.channel_table import open_channel
+from hvdkit.engines.table import open_channel
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.keras_common.compat import library
@@ -105,7 +105,7 @@ def shared_channel() -> Channel:
     world = worlds.current()
     channel: Channel | None = getattr(world, _CHANNEL, None)
     if channel is None:
-        channel = open_channel(world, library())
+        channel = open_channel(world.engine, library())
         setattr(world, _CHANNEL, channel)
     return channel
 

@@ -8,17 +8,22 @@ from pathlib import Path
 
 import click
 
+from hvdkit.engines.choice import choose_to_start
+from hvdkit.engines.start import Host, Start
+from hvdkit.engines.table import SPECS, names, spec_of
 from hvdkit.errors import EngineError, LaunchError
-from hvdkit.tools.launch.engine import FRAMEWORKS, choose_engine
-from hvdkit.tools.launch.hosts import Host, parse_hosts
+from hvdkit.process.environment import library_of
+from hvdkit.recipe.declaration import FRAMEWORKS
+from hvdkit.tools.launch.hosts import parse_hosts
 from hvdkit.tools.launch.job import run_job
-from hvdkit.tools.launch.launchers import CONTROLLERS, Job, command_line
+
+SUPERVISOR = (sys.executable, "-m", "hvdkit.tools.launch.child")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-np", "--processes", type=int, required=True, help="Number of processes.")
 @click.option("-H", "--hosts", metavar="HOST:SLOTS,…", help="Where to run them; default: this host.")
-@click.option("--engine", default="auto", show_default=True, help="auto, horovod, torch, mpi or serial.")
+@click.option("--engine", default="auto", show_default=True, help=f"auto, {', '.join(names())}.")
 @click.option("--controller", help="gloo or mpi; for engine horovod.")
 @click.option("--framework", help="torch, tf or keras: lets --engine auto choose well.")
 @click.option("--log-dir", type=click.Path(file_okay=False), help="Write a complete log file for each rank.")
@@ -44,25 +49,49 @@ def run(
     if processes < 1:
         raise LaunchError(f"-np {processes}: the number of processes is at least 1")
     _check_program(program, as_module)
-    _check_one_of("--controller", controller, CONTROLLERS)
+    _check_controller(controller)
     _check_one_of("--framework", framework, FRAMEWORKS)
     places = parse_hosts(hosts, processes) if hosts is not None else [Host("localhost", processes)]
-    choice = choose_engine(engine, processes, framework or _framework_of(program))
-    job = Job(
+    named = framework or _framework_of(program)
+    choice = choose_to_start(engine, processes, library_of(named) if named else None)
+    start = Start(
         processes=processes,
         hosts=tuple(places),
         engine=choice.engine,
         program=("-m", *program) if as_module else program,
+        supervisor=SUPERVISOR,
         controller=controller,
         launcher_args=tuple(_split(launcher_args)),
         log_dir=str(Path(log_dir).resolve()) if log_dir is not None else None,
     )
-    command = command_line(job)
-    click.echo(f"hvdkit: engine {choice.engine} ({choice.reason}), {_count(processes)} by {job.launcher}", err=True)
-    outcome = run_job(job, command)
+    command = command_line(start)
+    click.echo(
+        f"hvdkit: engine {choice.engine} ({choice.reason}), {_count(processes)} by {spec_of(choice.engine).started_by}",
+        err=True,
+    )
+    outcome = run_job(start, command)
     if outcome.message:
         click.echo(f"hvdkit: error: {outcome.message}", err=True)
     sys.exit(outcome.code)
+
+
+def command_line(start: Start) -> list[str]:
+    """Return the command that starts all ranks of a job, each below its supervisor.
+
+    Raises:
+        EngineError: The engine lacks the controller.
+        LaunchError: The engine has no controllers, or does not start processes on other hosts.
+    """
+    spec = spec_of(start.engine)
+    if start.controller is not None and start.controller not in spec.controllers:
+        having = " or ".join(other.name for other in SPECS if start.controller in other.controllers)
+        raise LaunchError(f"--controller is for engine {having}; this job uses engine {start.engine}")
+    return spec.command(start)
+
+
+def _check_controller(controller: str | None) -> None:
+    known = tuple(dict.fromkeys(name for spec in SPECS for name in spec.controllers))
+    _check_one_of("--controller", controller, known)
 
 
 def _count(processes: int) -> str:

@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import socket
-from dataclasses import dataclass
 
+from hvdkit.engines.start import Host
 from hvdkit.errors import LaunchError
-from hvdkit.process.environment import node_name
-
-
-@dataclass(frozen=True)
-class Host:
-    """A host and how many processes may run there."""
-
-    name: str
-    slots: int
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the host on which the launcher runs."""
-        if self.name in ("localhost", socket.gethostname(), node_name()):
-            return True
-        # an address to which a socket can be bound is one of this host's own
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind((self.name, 0))
-            return True
-        return False
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.slots}"
 
 
 def parse_hosts(text: str, processes: int) -> list[Host]:

@@ -18,8 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hvdkit.process.environment import calling_process, child_environment, search_path, user_set_threads
-from hvdkit.tools.launch.launchers import Job, root_variables
+from hvdkit.engines.start import Start
+from hvdkit.engines.table import spec_of
+from hvdkit.process.environment import calling_process, child_environment, user_set_threads
 from hvdkit.tools.launch.processes import (
     adopt_orphans,
     descendants,
@@ -48,11 +49,11 @@ class Outcome:
     message: str = ""
 
 
-def run_job(job: Job, command: list[str]) -> Outcome:
+def run_job(start: Start, command: list[str]) -> Outcome:
     """Run a job to its end; no process of it is left afterwards.
 
     Args:
-        job: What to start.
+        start: What to start.
         command: The launcher's command line for it.
     """
     caller = calling_process()
@@ -60,14 +61,14 @@ def run_job(job: Job, command: list[str]) -> Outcome:
         end_with_parent(signal.SIGTERM, caller)
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="hvdkit-", ignore_cleanup_errors=True) as folder:
-        return _Run(job, command, Path(folder)).to_the_end()
+        return _Run(start, command, Path(folder)).to_the_end()
 
 
 class _Run:
     """A running job."""
 
-    def __init__(self, job: Job, command: list[str], folder: Path) -> None:
-        self._job = job
+    def __init__(self, start: Start, command: list[str], folder: Path) -> None:
+        self._start = start
         self._folder = folder
         self._signal: int | None = None
         self._ending_since: float | None = None
@@ -81,13 +82,13 @@ class _Run:
         with self._own_words.open("wb") as words:
             # ranks on this host write into the two pipes, so a launcher's own output can be held back; of ranks
             # on other hosts the launcher shows the lines
-            output = words if job.is_local else None
+            output = words if start.is_local else None
             self._launcher = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=child_environment(**_variables(job, folder)),
+                env=child_environment(**_variables(start, folder)),
                 start_new_session=True,
                 preexec_fn=_end_with_launching_process,
             )
@@ -173,7 +174,8 @@ class _Run:
         sys.stderr.write(self._own_words.read_text(errors="replace"))
         ended = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         return Outcome(
-            code if code > 0 else 128 - code, f"{self._job.launcher} ended with {ended}; see its lines above"
+            code if code > 0 else 128 - code,
+            f"{spec_of(self._start.engine).started_by} ended with {ended}; see its lines above",
         )
 
 
@@ -181,23 +183,17 @@ def _order(failure: dict[str, Any]) -> tuple[bool, float]:
     return bool(failure["secondary"]), float(failure["time"])
 
 
-def _variables(job: Job, folder: Path) -> dict[str, str]:
-    variables = {"HVDKIT_ENGINE": job.engine, "HVDKIT_FAILURE_DIR": str(folder)}
+def _variables(start: Start, folder: Path) -> dict[str, str]:
+    variables = {"HVDKIT_ENGINE": start.engine, "HVDKIT_FAILURE_DIR": str(folder)}
     if not user_set_threads():
-        threads = str(max(1, len(os.sched_getaffinity(0)) // job.processes_here))
+        threads = str(max(1, len(os.sched_getaffinity(0)) // start.processes_here))
         # TensorFlow's own threads do not heed OpenMP's variable
         variables |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
-    if job.log_dir is not None:
-        variables["HVDKIT_LOG_DIR"] = job.log_dir
+    if start.log_dir is not None:
+        variables["HVDKIT_LOG_DIR"] = start.log_dir
     if os.isatty(1) and os.isatty(2):
         variables["HVDKIT_TERMINAL"] = str(shutil.get_terminal_size().columns)
-    if job.engine in ("mpi", "horovod"):
-        variables.update(root_variables())
-        # what a killed mpirun leaves behind stops a later one that happens to get its process id
-        variables["PRTE_MCA_prte_tmpdir_base"] = str(folder)
-        # `horovodrun --mpi` looks for mpirun on PATH; the one beside the interpreter is a last resort
-        variables["PATH"] = os.pathsep.join((search_path(), os.path.dirname(sys.executable)))
-    return variables
+    return {**variables, **spec_of(start.engine).variables(str(folder))}
 
 
 def _end_with_launching_process() -> None:

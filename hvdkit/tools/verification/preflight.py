@@ -7,14 +7,11 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvdkit.engines.horovod.installed import built_for
-from hvdkit.engines.table import ENGINES_BY_LIBRARY
-from hvdkit.errors import EngineError, RecipeError
-from hvdkit.process.environment import keras_backend
+from hvdkit.errors import RecipeError
+from hvdkit.process.environment import library_of
 from hvdkit.recipe.declaration import FRAMEWORKS
 
 _PACKAGES = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
-_LIBRARIES = {"tensorflow": "tf", "torch": "torch", "jax": "jax"}
 
 
 def check_framework(framework: str) -> None:
@@ -25,38 +22,12 @@ def check_framework(framework: str) -> None:
     """
     if framework not in FRAMEWORKS:
         raise RecipeError(f"framework {framework!r} is unknown; use one of {', '.join(FRAMEWORKS)}")
-    for package in filter(None, ("keras" if framework == "keras" else None, _PACKAGES.get(_library(framework)))):
+    for package in filter(None, ("keras" if framework == "keras" else None, _PACKAGES.get(library_of(framework)))):
         if importlib.util.find_spec(package) is None:
             raise RecipeError(
                 f"framework {framework!r} needs the package {package!r}; install it with: "
                 f"pip install 'hvdkit[{framework}]'"
             )
-
-
-def check_engine(engine: str, framework: str) -> None:
-    """Check that an engine, which is installed, carries this framework's tensors.
-
-    Raises:
-        EngineError: It does not.
-    """
-    library = _library(framework)
-    served = ENGINES_BY_LIBRARY.get(library, ())
-    if served and engine not in served:
-        names = ", ".join(name for name in served if name != "serial")
-        raise EngineError(f"engine {engine!r} cannot carry tensors of {library!r}; use one of {names}")
-    if engine == "horovod" and served and not built_for(library):
-        raise EngineError(
-            f"engine horovod: Horovod is not built for {library}; build it with: "
-            f"hvdkit build-horovod --framework {library}"
-        )
-
-
-def _library(framework: str) -> str:
-    """Return the library whose tensors a framework has; ``KERAS_BACKEND`` says which one Keras runs on."""
-    if framework != "keras":
-        return framework
-    backend = keras_backend() or "tensorflow"
-    return _LIBRARIES.get(backend, backend)
 
 
 def check_file(path: str, name: str) -> None:

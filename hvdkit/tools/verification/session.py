@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hvdkit.engines.choice import choose_to_start
 from hvdkit.errors import DataError, LaunchError, RecipeError
+from hvdkit.process.environment import library_of
 from hvdkit.recipe.declaration import Recipe
-from hvdkit.tools.launch.engine import choose_engine
 from hvdkit.tools.launch.function import run
 from hvdkit.tools.verification import contracts, jobs, outcomes
 from hvdkit.tools.verification.evidence import Evidence
 from hvdkit.tools.verification.jobs import Job
 from hvdkit.tools.verification.layout import check_dtype
-from hvdkit.tools.verification.preflight import check_engine, check_framework
+from hvdkit.tools.verification.preflight import check_framework
 from hvdkit.tools.verification.recipe_contract import recipe_contract
 from hvdkit.tools.verification.report import Check, Report
 from hvdkit.tools.verification.source import Source
@@ -63,8 +64,7 @@ def verify(
         raise RecipeError(f"verify got np={np} and steps={steps}; np must be at least 2 and steps at least 1")
     check_dtype(dtype)
     source = Source.parse(recipe) if isinstance(recipe, str) else Source(recipe=recipe)
-    chosen = choose_engine(engine, np, framework).engine
-    check_engine(chosen, framework)
+    chosen = choose_to_start(engine, np, library_of(framework)).engine
     report = Report(str(source), framework, chosen, np, 0, dtype)
     with tempfile.TemporaryDirectory(prefix="hvdkit-verify-") as folder:
         job = Job(source, framework, chosen, folder)

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from hvdkit.engines.channel import Channel, SerialChannel
-from hvdkit.engines.channel_table import open_channel
+from hvdkit.engines.channel import Channel
+from hvdkit.engines.serial.channel import SerialChannel
+from hvdkit.engines.table import open_channel
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import check_same
@@ -121,7 +122,7 @@ def distribute(
     check_same(world, {name: kind(entry) + ("" if entry.requires_grad else " frozen") for name, entry in named.items()})
     distribution = Distribution(world, optimizer, named, _sparse(model), clip_norm)
     if world.size > 1 or accumulate > 1:
-        channel = open_channel(world, "torch")
+        channel = open_channel(world.engine, "torch")
         distribution.reduce(channel, make_reduction(channel, settings), accumulate)
     if sync_batchnorm:
         synchronise_batch_norm(world, model)

@@ -122,7 +122,7 @@ def test_d19_the_largest_numbers_of_any_number_of_ranks_have_a_finite_sum(ranks,
     def body():
         import torch
 
-        from hvdkit.engines.channel import SerialChannel
+        from hvdkit.engines.serial.channel import SerialChannel
         from hvdkit.torch.gradients.reductions import NarrowMean
 
         channel, finite = SerialChannel(), []
