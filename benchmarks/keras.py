@@ -97,7 +97,7 @@ def show(world: Any, rates: dict[str, list[float]]) -> None:
 @click.option("--steps", default=40, show_default=True, help="Steps in a round.")
 @click.option("--rounds", default=9, show_default=True)
 @click.option("--engine", default="auto", show_default=True)
-@click.option("--bind", is_flag=True, help="Give each process a core of its own.")
+@click.option("--bind", is_flag=True, help="Give each process one core.")
 @click.option("--json", "path", help="Write all rounds to this file.")
 def main(batch: int, steps: int, rounds: int, engine: str, bind: bool, path: str | None) -> None:
     """Show samples per second of each method, and the ratios."""

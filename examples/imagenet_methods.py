@@ -25,7 +25,7 @@ class Single:
         rank: This process.
         size: The number of processes.
         device: Where the model lives.
-        devices: The number of devices that share an update, each with a batch of its own.
+        devices: The number of devices that share an update, each with its own batch.
     """
 
     rank, size = 0, 1

@@ -1,4 +1,4 @@
-"""A CNN on handwritten digits by a training step of one's own in TensorFlow, with the eight steps marked.
+"""A CNN on handwritten digits by a custom training step in TensorFlow, with the eight steps marked.
 
 hvdkit run -np 2 examples/tf_custom_loop.py
 horovodrun -np 2 python examples/tf_custom_loop.py
@@ -40,7 +40,7 @@ def build_model() -> Any:
 @click.option("--checkpoint", default="checkpoint.npz", show_default=True, help="The file that rank 0 writes.")
 @click.option("--engine", default="auto", show_default=True, help="horovod, mpi, serial or auto.")
 def main(steps: int, batch_size: int, lr: float, data_dir: str | None, checkpoint: str, engine: str) -> None:
-    """Train a small CNN on handwritten digits with a loop of one's own."""
+    """Train a small CNN on handwritten digits with a custom loop."""
     # step 1: initialise
     world = hk.init(engine)
     # step 2: one device for each process, and its share of the CPU threads

@@ -30,7 +30,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, normalise: bool = True
 
     Args:
         data_dir: A folder with the four files of MNIST, raw or .gz; the t10k files become the validation data. A set of
-            one's own in this format works too. None takes the sample: 4,000 digits to train and 1,000 to validate,
+            your own data in this format work too. None takes the sample: 4,000 digits to train and 1,000 to validate,
             which are every fifth image of each digit, 100 of each.
         normalise: Subtract the mean 0.1307 and divide by the deviation 0.3081 of MNIST's pixels in 0..1; otherwise the
             pixels stay in 0..1.

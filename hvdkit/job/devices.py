@@ -23,7 +23,7 @@ def device_index(visible: int, local_rank: int, local_size: int) -> int | None:
     if visible == 0:
         return None
     if visible == 1:
-        # a scheduler gave each process a device of its own, or there is one process
+        # a scheduler gave each process its own device, or there is one process
         return 0
     if visible < local_size:
         raise LaunchError(

@@ -192,7 +192,7 @@ def _same_world(world: World, engine: str, library: str | None) -> World:
 def _refuse_two_libraries(library: str | None) -> None:
     """Torch crashes in a process that has loaded TensorFlow first."""
     if library == "torch" and "tensorflow" in sys.modules:
-        raise EngineError("TensorFlow is already loaded in this process; train with torch in a process of its own")
+        raise EngineError("TensorFlow is already loaded in this process; train with torch in a separate process")
 
 
 def _leave_at_exit() -> None:

@@ -60,7 +60,7 @@ class MetricAverageCallback(_Callback):
 
     Args:
         rules: How to join metrics whose state cannot be added up, by their names: ``max`` or ``min``; ``sum`` vouches
-            for a metric of one's own that can.
+            for a custom metric that can.
 
     Attributes:
         validation: The latest validation metrics over all ranks, as Python floats.

@@ -27,7 +27,7 @@ def load_model(
 
     Args:
         path: A ``.keras`` file, or in Keras 2 an ``.h5`` one.
-        custom_objects: Classes of one's own by their names, where they are not registered with Keras.
+        custom_objects: Custom classes by their names, where they are not registered with Keras.
         compression: As in :func:`hvdkit.keras.distribute`.
         clip_norm: As in :func:`hvdkit.keras.distribute`.
 

@@ -89,7 +89,7 @@ def _check_additive(metric: Any) -> None:
         if kind.__module__.startswith(("keras.", "tf_keras.")) and kind.__name__ != "Metric":
             return
     raise ModelError(
-        f"metric {metric.name!r} ({type(metric).__name__}) keeps state of its own, which hvdkit cannot add up over "
+        f"metric {metric.name!r} ({type(metric).__name__}) keeps its own state, which hvdkit cannot add up over "
         "ranks; derive it from keras.metrics.Mean or Sum, or give MetricAverageCallback a rule for it"
     )
 

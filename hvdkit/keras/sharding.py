@@ -34,17 +34,17 @@ def shard(
         uneven: ``exact`` (ranks are weighted by their samples), ``pad`` (samples repeat) or ``drop``.
         accumulate: Batches per optimizer update.
         steps_per_epoch: Updates per epoch and process; needed for endless data.
-        workers: Not to be had here.
+        workers: Not available here.
         prefetch: Batches prepared ahead (TensorFlow only).
-        pin_memory: Not to be had here.
+        pin_memory: Not available here.
 
     Returns:
-        A data set for ``fit`` with ``len()`` and ``set_epoch(epoch)``, in an order of its own. Pass ``shuffle=False``
+        A data set for ``fit`` with ``len()`` and ``set_epoch(epoch)``, in its own order. Pass ``shuffle=False``
         to ``fit`` with it; a model that was given to ``distribute`` does so by itself.
 
     Raises:
         DataError: The data are empty, or too few for ``drop``.
-        RecipeError: The data cannot be sharded as they are, or an option cannot be had.
+        RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
     world = worlds.current()
     layout: dict[str, Any] = {"batch_size": batch_size, "size": world.size, "accumulate": accumulate, "uneven": uneven}
@@ -56,7 +56,9 @@ def shard(
     from hvdkit.keras import array_batches
 
     if workers or pin_memory is True or prefetch != 2:
-        raise RecipeError("Shard.workers, prefetch and pin_memory cannot be had in Keras on torch or JAX; leave them")
+        raise RecipeError(
+            "Shard.workers, prefetch and pin_memory are not available in Keras on torch or JAX; leave them out"
+        )
     return array_batches.shard(data, ShardPlan(len(data[0]), **layout, **order, whole=accumulate > 1), world.rank)
 
 

@@ -79,7 +79,7 @@ def rate_of(optimizer: Any) -> float:
     if schedule is not None:
         return largest_rate(schedule)
     if not hasattr(optimizer, "learning_rate"):
-        raise ModelError(f"{type(optimizer).__name__} has no learning rate of its own; scale those of its parts")
+        raise ModelError(f"{type(optimizer).__name__} has no learning rate; scale those of its parts")
     return float(to_numpy(optimizer.learning_rate))
 
 

@@ -32,7 +32,7 @@ def computing_in(precision: str) -> Iterator[None]:
 
 
 def scaling_loss(optimizer: Any, recipe: Recipe) -> Any:
-    """Return the optimizer for a loop of one's own: under ``fp16`` in the wrapper that scales the loss.
+    """Return the optimizer for a custom loop: under ``fp16`` in the wrapper that scales the loss.
 
     Raises:
         RecipeError: The recipe compresses gradients, which would hide an overflow.

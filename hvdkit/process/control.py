@@ -205,7 +205,7 @@ class ControlChannel:
             sys.stderr.write(f"hvdkit: rank {self.rank} has waited {now - since:.0f} s for other ranks in {what}\n")
 
     def _own_wait(self) -> list[Any] | None:
-        """Return the how manyth wait this rank is in, and in which collective."""
+        """Return the number of the wait that this rank is in, counted from 1, and its collective."""
         wait = self._wait
         return None if wait is None else [wait[2], wait[0]]
 

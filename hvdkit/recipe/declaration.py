@@ -1,4 +1,4 @@
-"""What to train, on how many processes whatever: the data and the recipe.
+"""What to train, on any number of processes: the data and the recipe.
 
 Both are frozen and validated when they are made; nothing here imports a framework.
 """

@@ -1,4 +1,4 @@
-"""The eight verbs for TensorFlow with a loop of one's own."""
+"""The eight verbs for TensorFlow with a custom loop."""
 
 from hvdkit.keras_common.building import build_model, build_optimizer
 from hvdkit.keras_common.devices import default_device, pin

@@ -1,4 +1,4 @@
-"""Step 3: this rank's batches for a loop of one's own."""
+"""Step 3: this rank's batches for a custom loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Batches:
 
     Attributes:
         weight: What the mean loss of the current batch counts for: n_local * size * passes / n_global; 1.0 in a full
-            one. A loop of its own multiplies its loss by it.
+            one. A custom loop multiplies its loss by it.
         last: Whether an optimizer update follows the current batch.
         count: How many samples the current batch stands for; 0 for a repeated one.
     """
@@ -101,13 +101,13 @@ def shard(
         uneven: ``exact`` (short batches are weighted), ``pad`` (samples repeat) or ``drop``.
         accumulate: Batches per optimizer update.
         steps_per_epoch: Updates per epoch and process; needed for endless data.
-        workers: Not to be had here; ``tf.data`` has threads of its own.
+        workers: Not available here; ``tf.data`` has its own threads.
         prefetch: Batches prepared ahead.
-        pin_memory: Not to be had here.
+        pin_memory: Not available here.
 
     Raises:
         DataError: The data are empty, or too few for ``drop``.
-        RecipeError: The data cannot be sharded as they are, or an option cannot be had.
+        RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
     world = worlds.current()
     refuse_loader_options(workers, pin_memory)

@@ -20,7 +20,7 @@ from hvdkit.training.trainer import LoopTrainer, Setup
 
 
 class TfTrainer(LoopTrainer):
-    """A training run in TensorFlow with a loop of its own."""
+    """A training run in TensorFlow with a custom loop."""
 
     framework: ClassVar[str] = "tf"
 

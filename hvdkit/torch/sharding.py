@@ -20,7 +20,7 @@ class Batches:
 
     Attributes:
         weight: What the mean loss of the current batch counts for: n_local * size * passes / n_global; 1.0 in a full
-            one. A loop of its own multiplies its loss by it.
+            one. A custom loop multiplies its loss by it.
         last: Whether an optimizer update follows the current batch.
         count: How many samples the current batch stands for; 0 for a repeated one.
         dataset: What the batches are taken from.
@@ -121,7 +121,7 @@ def shard(
 
     Raises:
         DataError: The data are empty, or too few for ``drop``.
-        RecipeError: The data are of a kind that cannot be sharded, or an option cannot be had.
+        RecipeError: The data are of a kind that cannot be sharded, or an option is not available.
     """
     world = worlds.current()
     dataset, options = _source(data, batch_size)
@@ -161,7 +161,7 @@ def _unloaded(loader: DataLoader[Any], batch_size: int) -> tuple[Any, dict[str, 
         )
     if not isinstance(loader.sampler, (SequentialSampler, RandomSampler)):
         raise RecipeError(
-            f"the DataLoader has a sampler of its own ({type(loader.sampler).__name__}); leave it out, "
+            f"the DataLoader has its own sampler ({type(loader.sampler).__name__}); leave it out, "
             "hvdkit shards and shuffles"
         )
     dataset, _ = _source(loader.dataset, batch_size)

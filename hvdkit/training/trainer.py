@@ -244,7 +244,7 @@ class Trainer(ABC):
 
 
 class LoopTrainer(Trainer):
-    """A trainer with a loop of its own, for frameworks without ``fit``."""
+    """A trainer with a custom loop, for frameworks without ``fit``."""
 
     def _run_epochs(self, last: int) -> None:
         while self.epoch < last and not self._stop:

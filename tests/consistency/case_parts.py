@@ -51,7 +51,7 @@ def optimizer_for(framework: str, model: Any, kind: str, lr: float, **options: A
 
 
 def update(framework: str, model: Any, optimizer: Any, x: Any, y: Any, weight: float = 1.0) -> float:
-    """Do one update on a batch of tensors or arrays in a loop of one's own; return the loss."""
+    """Do one update on a batch of tensors or arrays in a custom loop; return the loss."""
     if framework == "torch":
         import torch
 
@@ -83,7 +83,7 @@ def vector(framework: str, values: list[float]) -> Any:
 
 
 def push(framework: str, optimizer: Any, parameter: Any, gradient: list[float]) -> None:
-    """Do one update with a gradient of one's own."""
+    """Do one update with a custom gradient."""
     if framework == "torch":
         import torch
 

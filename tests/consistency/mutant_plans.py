@@ -43,7 +43,7 @@ def lost_sample() -> None:
 
 @mutant("shard")
 def order_by_rank() -> None:
-    """Each rank shuffles in an order of its own."""
+    """Each rank shuffles in its own order."""
     micro_batches = plan.ShardPlan.micro_batches
 
     def changed(self: Any, epoch: int, rank: int) -> Any:

@@ -26,7 +26,7 @@ class Mutant:
         frameworks: Where the fault can be made.
         apply: Makes it.
         changes: What the recipe needs so that it matters.
-        nodes: Processes are told apart as if each were on a node of its own.
+        nodes: Processes are told apart as if each were on a separate node.
     """
 
     step: str

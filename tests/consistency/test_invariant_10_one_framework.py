@@ -28,7 +28,7 @@ def test_a_second_backend_in_one_process_is_refused_in_one_line(combination):
     assert done.code == 1
     messages = {
         f"hvdkit: error: this process already trains with {first!r}; start another process for {second!r}",
-        "hvdkit: error: TensorFlow is already loaded in this process; train with torch in a process of its own",
+        "hvdkit: error: TensorFlow is already loaded in this process; train with torch in a separate process",
     }
     assert done.stderr.strip().splitlines()[-1] in messages
     assert "Traceback" not in done.stderr

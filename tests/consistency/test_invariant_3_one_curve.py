@@ -1,4 +1,4 @@
-"""Invariant 3: the frameworks of this environment, each in a process of its own, have one curve of losses.
+"""Invariant 3: the frameworks of this environment, each in a separate process, have one curve of losses.
 
 The learning rate that momentum has folded in (Keras) is held to the reference in ``test_matrix.py``, ResNet34 in
 ``test_resnet34.py``.

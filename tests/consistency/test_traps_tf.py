@@ -1,4 +1,4 @@
-"""Traps of a loop of one's own in TensorFlow: the stock way falls into each, which is why hvdkit's exists."""
+"""Traps of a custom loop in TensorFlow: the stock way falls into each, which is why hvdkit's exists."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_at_most_eight_lines_differ_beside_imports(framework):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, pools):
-    """Run a script in a folder of its own, once per session; return its losses by label and the weights it left."""
+    """Run a script in its own folder, once per session; return its losses by label and the weights it left."""
     done = {}
 
     def of(combination, kind, *flags):

@@ -34,7 +34,7 @@ ENGINES = [
 
 @dataclass
 class Launch:
-    """Starts `hvdkit run` in a folder of its own and knows every process of its jobs by a token."""
+    """Starts `hvdkit run` in its own folder and knows every process of its jobs by a token."""
 
     folder: Path
     token: str = field(default_factory=lambda: uuid.uuid4().hex)

@@ -24,7 +24,7 @@ time.sleep(300)
 
 
 def started(launch, *arguments, **options):
-    """Start three ranks with a loader worker and a process in a session of its own each; wait for them."""
+    """Start three ranks with a loader worker and a process in a separate session each; wait for them."""
     process = launch.start("-np", 3, *arguments, **options)
     ready = [launch.folder / f"ready-{rank}" for rank in range(3)]
     launch.wait_until(lambda: all(path.is_file() and path.read_text() for path in ready))

@@ -7,7 +7,7 @@ from ranks import on
 from verify_runs import ROOT, run_verify
 
 FAULTS = {
-    "sharded_twice": ("recipe", "every rank has data of its own; step 3 takes each rank's part"),
+    "sharded_twice": ("recipe", "every rank has its own data; step 3 takes each rank's part"),
     "seeded_by_rank": ("broadcast", "Recipe.broadcast is None: give hvdkit.Broadcast()"),
     "scaled_twice": ("scale_lr", "2 times too much: give the rate of one process"),
     "summed_loss": ("recipe", "is it a sum? take the mean"),

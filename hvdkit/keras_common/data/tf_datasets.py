@@ -141,7 +141,7 @@ def refuse_loader_options(workers: int, pin_memory: bool | str) -> None:
         RecipeError: Loader processes or pinned memory are asked for.
     """
     if workers:
-        raise RecipeError(f"Shard.workers is {workers}, but tf.data has threads of its own; leave it at 0")
+        raise RecipeError(f"Shard.workers is {workers}, but tf.data has its own threads; leave it at 0")
     if pin_memory is True:
         raise RecipeError("Shard.pin_memory is True, but tf.data places batches itself; use 'auto'")
 

@@ -98,7 +98,7 @@ def build(model: Any, optimizer: Any) -> None:
 
 
 def broadcast(world: World, model: Any, optimizer: Any, root: int) -> None:
-    """Give every rank the variables of ``root``, optimizer first and weights last, and a random state of its own.
+    """Give every rank the variables of ``root``, optimizer first and weights last, and its own random state.
 
     Raises:
         ModelError: The variables differ between ranks; the message names the first.

@@ -1,6 +1,6 @@
 """The child of a launcher that supervises one rank: ``python -m hvdkit.tools.launch.child script.py args…``.
 
-The rank's script runs in a process of its own below this one. This one labels its lines, passes signals on, notes by
+The rank's script runs in a separate process below this one. This one labels its lines, passes signals on, notes by
 which signal it died, and ends whatever the script leaves behind.
 """
 
@@ -96,7 +96,7 @@ class _Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._pass_on)
-        # an MPI launcher may hand down open descriptors; a session of its own keeps the terminal's signals away
+        # an MPI launcher may hand down open descriptors; a separate session keeps the terminal's signals away
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

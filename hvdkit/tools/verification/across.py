@@ -48,7 +48,7 @@ def compare(
     dtype: str = "float32",
     say: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Check that a recipe trains alike in several frameworks, each in one process of its own.
+    """Check that a recipe trains alike in several frameworks, each in a separate process.
 
     All start from the weights that the model has in the first one.
 

@@ -31,7 +31,7 @@ def init_contract(seen: Evidence) -> Check:
 
 def pin_contract(seen: Evidence) -> Check:
     """No two ranks of a node share a GPU, and their threads do not outnumber its cores."""
-    claim = "a device of its own for each rank, by local rank; threads shared"
+    claim = "one device for each rank, by local rank; threads shared"
     for log in seen.ranks:
         facts = log.facts
         kind, _, index = facts["device"].lower().partition(":")

@@ -1,4 +1,4 @@
-"""What runs in the processes of its own that ``hvdkit verify`` starts."""
+"""What runs in the separate processes that ``hvdkit verify`` starts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def _data(seen: Evidence) -> Check:
         if log.facts["data"] != due:
             others = {entry.facts["data"] for entry in seen.ranks}
             found = f"rank {rank} has other data than one process"
-            found = "every rank has data of its own" if len(others) == len(seen.ranks) else found
+            found = "every rank has its own data" if len(others) == len(seen.ranks) else found
             hint = "step 3 takes each rank's part, so give it all, and seed what is drawn"
             return Check("recipe", claim, False, f"{found}; {hint}", parameter="data", update=0)
     return Check("recipe", claim, True, f"{len(seen.ranks)} ranks and one process")

@@ -36,7 +36,7 @@ def verify(
     dtype: str = "float32",
     say: Say | None = None,
 ) -> Report:
-    """Check that N processes compute what one would, for a recipe of one's own.
+    """Check that N processes compute what one would, for a recipe.
 
     The recipe runs on N processes, and on one that replays their batches: as their twin, which sums the micro-batches
     in rank order, and on whole global batches. Data are cut so that two epochs or more fit into ``steps`` updates.
@@ -101,7 +101,7 @@ def judge(seen: Evidence) -> list[Check]:
 
 
 def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Evidence:
-    """Run everything, each run in processes of its own."""
+    """Run everything, each run in separate processes."""
     try:
         known = _alone(jobs.survey, job, size, steps, dtype)
     except LaunchError as error:

@@ -15,7 +15,7 @@ else:
 
 @keras.utils.register_keras_serializable("tests")
 class OwnStep(keras.Model):
-    """A model with a step of its own: its own gradients, clipped, and its own call of the optimizer."""
+    """A model with a custom step: its own gradients, clipped, and its own call of the optimizer."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Files that rank 0 alone sees, and runs that go on from them, for fit and for a loop of one's own."""
+"""Files that rank 0 alone sees, and runs that go on from them, for fit and for a custom loop."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_metric_that_cannot_be_added_up_is_refused(ranks):
 
     for message in ranks.run(body):
         assert message == (
-            "metric 'largest' (Largest) keeps state of its own, which hvdkit cannot add up over ranks; derive it from "
+            "metric 'largest' (Largest) keeps its own state, which hvdkit cannot add up over ranks; derive it from "
             "keras.metrics.Mean or Sum, or give MetricAverageCallback a rule for it"
         )
 

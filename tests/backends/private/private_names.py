@@ -84,7 +84,7 @@ TABLE = (
         "tf",
         "tensorflow.python.eager.context.global_seed",
         "hvdkit/keras_common/state/variables.py",
-        "give each rank random numbers of its own in Keras 2",
+        "give each rank its own random numbers in Keras 2",
     ),
     PrivateName("keras", "sgd:_clip_gradients", VERSIONS, "reduce gradients once per update, before clipping", "hook"),
     PrivateName("keras", "sgd:_learning_rate", VERSIONS, "find the variable of the learning rate", "variable"),

@@ -152,7 +152,7 @@ def test_data_whose_shards_would_overlap_are_refused(ranks, framework):
             "repeated": "the data set repeats before the shard; leave repeat() out and give more epochs",
             "endless": "the data set is endless or of unknown length; give Recipe(steps_per_epoch=...)",
             "empty": "the training data are empty; give at least one sample",
-            "workers": "Shard.workers is 2, but tf.data has threads of its own; leave it at 0",
+            "workers": "Shard.workers is 2, but tf.data has its own threads; leave it at 0",
             "pinned": "Shard.pin_memory is True, but tf.data places batches itself; use 'auto'",
             "steps": "9 steps per epoch and process are asked for, but 20 samples make only 5; lower steps_per_epoch "
             "or repeat the data",

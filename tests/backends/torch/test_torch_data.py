@@ -142,7 +142,7 @@ REFUSED = {
     "lengths": "DataError: 7 samples but 6 labels",
     "stream": "RecipeError: data of class Stream cannot be sharded",
     "loader_batch": "RecipeError: the DataLoader has batch_size 2 but 4 is asked for",
-    "sampler": "RecipeError: the DataLoader has a sampler of its own (WeightedRandomSampler)",
+    "sampler": "RecipeError: the DataLoader has its own sampler (WeightedRandomSampler)",
     "prefetch": "RecipeError: Shard.prefetch is 3 but workers is 0",
     "batch": "RecipeError: shard: batch_size is 0; it must be a whole number >= 1",
 }

@@ -158,7 +158,7 @@ hk.init()
     assert done.code == 1
     assert done.stdout.strip() == "False"
     assert done.stderr.strip().splitlines()[-1] == (
-        "hvdkit: error: TensorFlow is already loaded in this process; train with torch in a process of its own"
+        "hvdkit: error: TensorFlow is already loaded in this process; train with torch in a separate process"
     )
 
 

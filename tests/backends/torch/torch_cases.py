@@ -66,7 +66,7 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
 
 
 def distributed(model: Any, optimizer: Any, data: Any, batch: int, epochs: int, **settings: Any) -> None:
-    """Train with the verbs, in a loop of its own."""
+    """Train with the verbs, in a custom loop."""
     uneven, between = settings.pop("uneven", "exact"), settings.pop("between_epochs", lambda *_: None)
     hk.distribute(optimizer, model, **settings)
     hk.broadcast(model, optimizer)
