@@ -48,6 +48,8 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    # each backend keeps the contract
+    from hvdkit import keras, tf, torch
     from hvdkit.job.world import init as init
     from hvdkit.recipe.declaration import Data as Data
     from hvdkit.recipe.declaration import Recipe as Recipe
@@ -66,3 +68,8 @@ if TYPE_CHECKING:
     from hvdkit.tools.launch.function import run as run
     from hvdkit.tools.verification.session import verify as verify
     from hvdkit.training.assemble import apply as apply
+    from hvdkit.training.backend import Backend
+
+    _torch: Backend = torch
+    _tf: Backend = tf
+    _keras: Backend = keras

@@ -16,7 +16,7 @@ _HOME = {
     "synthetic": "hvdkit.datasets.synthesis",
     "check": "hvdkit.datasets.checks",
     "download": "hvdkit.datasets.fetch",
-    "prepare_datasets": "hvdkit.datasets.prepare",
+    "prepare_datasets": "hvdkit.training.prepare",
 }
 
 __all__ = list(_HOME)
@@ -39,5 +39,4 @@ if TYPE_CHECKING:
     from hvdkit.datasets.digits import mnist as mnist
     from hvdkit.datasets.fetch import download as download
     from hvdkit.datasets.folder import image_folder as image_folder
-    from hvdkit.datasets.prepare import prepare_datasets as prepare_datasets
     from hvdkit.datasets.synthesis import synthetic as synthetic

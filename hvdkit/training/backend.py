@@ -1,9 +1,9 @@
-"""The contract of the three backends, which mypy checks against all of them."""
+"""The contract of the three backends; mypy holds all of them to it in ``hvdkit/__init__.py``."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Data
@@ -83,11 +83,3 @@ class Backend(Protocol):
 
     def make_trainer(self, setup: Setup) -> Trainer:
         """Make the trainer from what the eight steps have prepared."""
-
-
-if TYPE_CHECKING:
-    from hvdkit import keras, tf, torch
-
-    _torch: Backend = torch
-    _tf: Backend = tf
-    _keras: Backend = keras

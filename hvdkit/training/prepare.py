@@ -102,9 +102,7 @@ def prepare_datasets(
 
 def _part(framework: str, arrays: Any, loader: Any) -> Part:
     if framework == "torch":
-        from hvdkit.torch.sharding import ArrayDataset
-
-        return Part(ArrayDataset(*arrays), RankSampler(loader), loader)
+        return Part(loader.dataset, RankSampler(loader), loader)
     if framework == "tf":
         import tensorflow as tf
 
