@@ -13,8 +13,8 @@ from limits import HANG_SECONDS
 from rank_jobs import Finished, Job
 from ranks import Combination
 
-ROOT = Path(__file__).parents[1]
-MUTANTS_FILE = str(Path(__file__).parent / "consistency" / "mutants.py")
+ROOT = Path(__file__).parents[2]
+MUTANTS_FILE = str(ROOT / "tests" / "consistency" / "mutants.py")
 
 
 def run_verify(recipe: str, combination: Combination, *flags: str) -> tuple[Any, Finished]:

@@ -34,7 +34,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from limits import HANG_SECONDS
-from rank_jobs import TESTS, Job, beside
+from rank_jobs import SUPPORT, Job, beside
 from rank_jobs import launch_fresh as launch_fresh
 
 from hvdkit.engines.horovod.installed import built_for
@@ -186,7 +186,7 @@ class Pool:
                 env["HVDKIT_TEST_LIBRARY"] = self.combination.library
             # for the ranks alone: horovodrun loads TensorFlow to look at it, and crashes with KERAS_BACKEND=torch
             settings = [f"{name}={value}" for name, value in self.combination.env]
-            command = ["env", *settings, sys.executable, str(TESTS / "rank_main.py")]
+            command = ["env", *settings, sys.executable, str(SUPPORT / "rank_main.py")]
             self._job = Job(command, self.engine, self.size, env)
             self._links = self._accept(listener, self._job)
 

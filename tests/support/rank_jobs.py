@@ -18,7 +18,8 @@ from typing import Any
 
 from limits import HANG_SECONDS
 
-TESTS = Path(__file__).parent
+SUPPORT = Path(__file__).parent
+ROOT = SUPPORT.parents[1]
 # ranks may share one output, and unbuffered Python writes a line in pieces
 _WHOLE_LINES = "import sys; sys.stdout.reconfigure(line_buffering=True)\n"
 _LAUNCHER_VARIABLES = ("OMPI_", "PMI", "PMIX", "PRTE", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK")
@@ -120,7 +121,7 @@ def environment() -> dict[str, str]:
     """Return the environment of the ranks: none of this process's launcher, one CPU thread each."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER_VARIABLES)}
     clean.pop("WORLD_SIZE", None)
-    path = os.pathsep.join(filter(None, (str(TESTS.parent), clean.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT), clean.get("PYTHONPATH"))))
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     as_root = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
     return {
