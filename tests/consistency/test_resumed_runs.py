@@ -161,7 +161,7 @@ print("state", hashlib.sha256(state).hexdigest())
 @pytest.mark.parametrize("combination", [*but_horovod(pairs(("torch",))), *slowly(pairs(("tf", "keras")))])
 def test_e03_a_run_killed_while_saving_goes_on_from_the_file_before(combination, tmp_path):
     here = Path(__file__).parent
-    env = {"PYTHONPATH": f"{here.parent.parent}:{here.parent}:{here}"}
+    env = {"PYTHONPATH": f"{here.parents[1]}:{here.parent / 'support'}:{here}"}
     killed, resumed = (
         launch_fresh(KILLED, combination.engine, 2, [str(tmp_path), combination.framework, how], env)
         for how in ("kill", "live")
