@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hvdkit.engines.start import Start
 from hvdkit.process.environment import LaunchedAs
@@ -68,7 +68,6 @@ class Spec:
         return channel
 
 
-def _named(name: str) -> Callable[..., object]:
+def _named(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    found: Callable[..., object] = getattr(importlib.import_module(module), attribute)
-    return found
+    return getattr(importlib.import_module(module), attribute)
