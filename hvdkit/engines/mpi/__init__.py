@@ -1,1 +1,1 @@
-"""An engine: what moves the bytes, and one channel for each tensor library that it carries."""
+"""Engine ``mpi``: mpi4py over whatever MPI is there."""

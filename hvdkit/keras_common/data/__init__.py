@@ -1,1 +1,1 @@
-"""What hvdkit.tf and hvdkit.keras share."""
+"""Step 3 in Keras: ``tf.data`` sets and the weights of samples."""

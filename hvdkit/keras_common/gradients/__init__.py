@@ -1,1 +1,1 @@
-"""What hvdkit.tf and hvdkit.keras share."""
+"""Step 5 in Keras: gradients, reduced as one flat tensor."""

@@ -1,1 +1,1 @@
-"""What hvdkit.tf and hvdkit.keras share."""
+"""Learning rates of Keras optimizers: schedules and warm-up."""

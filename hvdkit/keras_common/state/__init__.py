@@ -1,1 +1,1 @@
-"""What hvdkit.tf and hvdkit.keras share."""
+"""Steps 6 and 7 in Keras: variables of models and optimizers, and their files."""
