@@ -98,7 +98,7 @@ def _several(library: str | None) -> list[Spec]:
 
 def _check_carries(spec: Spec, library: str | None) -> None:
     if library is not None and library not in spec.channels:
-        served = ", ".join(other.name for other in serving(library))
+        served = ", ".join(other.name for other in _several(library))
         raise EngineError(f"engine {spec.name!r} cannot carry tensors of {library!r}; use one of {served}")
 
 

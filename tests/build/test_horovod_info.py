@@ -146,7 +146,7 @@ def test_torchs_cuda_version_is_read_without_importing_it(site: Path) -> None:
 @pytest.mark.processes
 def test_asking_imports_no_framework_and_no_horovod() -> None:
     program = (
-        "import sys; from hvdkit import horovod_info as h\n"
+        "import sys; from hvdkit.engines.horovod import installed as h\n"
         "for name in ('torch', 'tf', 'keras'):\n"
         "    h.built_for(name), h.framework_version(name)\n"
         "h.mpi_built(), h.gloo_built(), h.horovod_version(), h.built_versions(), h.torch_cuda_version()\n"

@@ -84,7 +84,7 @@ def test_unknown_engine_of_the_launcher():
     finished = run(*HVDKIT, "run", "-np", "2", "--engine", "nccl", MNIST, "--framework", "torch")
     assert finished.code == 1
     (line,) = finished.stderr.splitlines()
-    assert line == "hvdkit: error: engine 'nccl' is unknown; use auto, horovod, torch, mpi or serial"
+    assert line == "hvdkit: error: engine 'nccl' is unknown; use auto, serial, horovod, torch, mpi"
 
 
 def test_script_that_does_not_exist():

@@ -162,7 +162,7 @@ def test_module_that_does_not_exist(launch):
 
 def test_unknown_engine(launch):
     message = refused(launch("-np", 2, "--engine", "warp", launch.script("")))
-    assert message == "engine 'warp' is unknown; use auto, horovod, torch, mpi or serial"
+    assert message == "engine 'warp' is unknown; use auto, serial, horovod, torch, mpi"
 
 
 def test_other_bad_options(launch):

@@ -46,7 +46,7 @@ def test_every_launcher_hands_on_code_and_error(launch, promised, engine):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "hvdkit: error: rank 1: KeyError: 'lost'"
     assert f'File "{launch.folder / script}", line' in done.stderr
-    assert "hvdkit/launch" not in done.stderr
+    assert "hvdkit/tools/launch" not in done.stderr
     assert ended_in_time(launch, promised)
 
 
