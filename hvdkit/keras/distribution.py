@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdkit.keras.fitting import watch_fit
+from hvdkit.keras.fit_checks import watch_fit
 from hvdkit.keras_common.gradients.distribution import distribute_optimizer
 
 

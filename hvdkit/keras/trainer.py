@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdkit.keras.callbacks import MetricAverageCallback
-from hvdkit.keras.fitting import unwatched_fit
+from hvdkit.keras.fit_checks import unwatched_fit
 from hvdkit.keras.sharding import evaluation_batches
 from hvdkit.keras_common.compat import keras, library, schedule_of
-from hvdkit.keras_common.gradients.counting import show_unweighted
+from hvdkit.keras_common.gradients.sample_counts import show_unweighted
 from hvdkit.keras_common.models import build_loss, check_outputs
 from hvdkit.keras_common.optimizers import set_rate
 from hvdkit.keras_common.precision import check_precision

@@ -19,8 +19,8 @@ from hvdkit.keras_common.compat import (
     library,
     scales_loss,
 )
-from hvdkit.keras_common.gradients.counting import note_samples
 from hvdkit.keras_common.gradients.reduction import Reduction, shared_channel
+from hvdkit.keras_common.gradients.sample_counts import note_samples
 from hvdkit.recipe.steps import Distribute
 
 _MARK = "_hvdkit_reduction"

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from hvdkit.process.environment import user_set_threads
 from hvdkit.tools.verification.distances import amount, largest
-from hvdkit.tools.verification.evidence import Evidence
 from hvdkit.tools.verification.report import Check
+from hvdkit.tools.verification.runs import Runs
 
 _RATE_LIMIT = 1e-6
 
 
-def init_contract(seen: Evidence) -> Check:
+def init_contract(seen: Runs) -> Check:
     """Every process is one of N ranks."""
     claim = "N processes know each other as ranks 0 to N-1"
     size = seen.layout.size
@@ -29,7 +29,7 @@ def init_contract(seen: Evidence) -> Check:
     return Check("init", claim, good, found)
 
 
-def pin_contract(seen: Evidence) -> Check:
+def pin_contract(seen: Runs) -> Check:
     """No two ranks of a node share a GPU, and their threads do not outnumber its cores."""
     claim = "one device for each rank, by local rank; threads shared"
     for log in seen.ranks:
@@ -47,7 +47,7 @@ def pin_contract(seen: Evidence) -> Check:
     return Check("pin", claim, True, devices)
 
 
-def broadcast_contract(seen: Evidence) -> Iterator[Check]:
+def broadcast_contract(seen: Runs) -> Iterator[Check]:
     """All ranks start from one state, which is what one process starts from."""
     starts = [log.at(0) for log in seen.ranks]
     claim = "one state on all ranks before the first update"
@@ -73,11 +73,11 @@ def broadcast_contract(seen: Evidence) -> Iterator[Check]:
         yield Check("broadcast", "random state stays each rank's own", own, found)
 
 
-def _disturbed(seen: Evidence) -> str:
+def _disturbed(seen: Runs) -> str:
     return ", though ranks were given different weights" if "broadcast" not in seen.known["off"] else ""
 
 
-def _as_alone(seen: Evidence) -> Check:
+def _as_alone(seen: Runs) -> Check:
     claim = "it is the state that one process starts from"
     if seen.twin.facts["fresh"] != seen.whole.facts["fresh"]:
         return Check("broadcast", claim, None, "the model is built differently each time; nothing to compare with")
@@ -98,7 +98,7 @@ def _is_position(name: str) -> bool:
     return "learning_rate" in name
 
 
-def shard_contract(seen: Evidence) -> Iterator[Check]:
+def shard_contract(seen: Runs) -> Iterator[Check]:
     """The ranks' samples of each update are those that one process would take."""
     claim = "samples disjoint and complete, those of one process"
     done = [log.facts["updates"] for log in seen.ranks]
@@ -113,7 +113,7 @@ def shard_contract(seen: Evidence) -> Iterator[Check]:
     yield _weights(seen)
 
 
-def _samples(seen: Evidence, claim: str) -> Check:
+def _samples(seen: Runs, claim: str) -> Check:
     digests = np.array(seen.twin.facts["samples"])
     taken = 0
     for update in range(1, seen.layout.updates + 1):
@@ -134,7 +134,7 @@ def _samples(seen: Evidence, claim: str) -> Check:
     return Check("shard", claim, True, f"{taken} samples in {seen.layout.epochs} epochs", 0.0, 0.0)
 
 
-def _due(seen: Evidence, samples: int, epoch: int, step: int) -> NDArray[np.int64]:
+def _due(seen: Runs, samples: int, epoch: int, step: int) -> NDArray[np.int64]:
     order = np.arange(samples)
     if seen.known["shuffle"]:
         order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seen.known["seed"], epoch]))).permutation(
@@ -144,7 +144,7 @@ def _due(seen: Evidence, samples: int, epoch: int, step: int) -> NDArray[np.int6
     return order[step * whole : (step + 1) * whole]
 
 
-def _weights(seen: Evidence) -> Check:
+def _weights(seen: Runs) -> Check:
     """Check what each batch counts for, where the framework shows it."""
     claim = "a short batch counts for its samples"
     short = 0
@@ -163,7 +163,7 @@ def _weights(seen: Evidence) -> Check:
     return Check("shard", claim, True, f"{short} short batches" if short else "no short batch in these data", 0.0, 1e-6)
 
 
-def rate_contract(seen: Evidence) -> Check:
+def rate_contract(seen: Runs) -> Check:
     """Every update has the learning rate of the plan."""
     claim = "the learning rate of the global batch, with warm-up and schedule"
     rates = seen.twin.facts["rates"]

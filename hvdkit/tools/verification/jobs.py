@@ -16,10 +16,10 @@ from hvdkit.errors import RecipeError
 from hvdkit.process.environment import launched_as
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.recipe.steps import Checkpoint, Init
+from hvdkit.tools.verification.framework_view import View, view_of
 from hvdkit.tools.verification.layout import Layout, cut, expected_rate, global_batch, is_neutral, load_data
 from hvdkit.tools.verification.recording import Recorder
 from hvdkit.tools.verification.reference import Reference, whole
-from hvdkit.tools.verification.side import Side, side_of
 from hvdkit.tools.verification.source import Source
 from hvdkit.tools.verification.storage import Log, State, digest, digests, sample_digests
 
@@ -46,8 +46,8 @@ class Job:
 def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
     """Run two steps on one process; return what the parent must know of the recipe, the model and their cost."""
     began = time.perf_counter()
-    side = side_of(job.framework)
-    side.set_dtype(dtype)
+    view = view_of(job.framework)
+    view.set_dtype(dtype)
     recipe = job.source.load()
     _check(recipe)
     data = load_data(recipe, job.framework)
@@ -60,9 +60,9 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         began = time.perf_counter()
         trainer.step(batch[:2])
         seconds.append(time.perf_counter() - began)
-    state = side.state(trainer.model, trainer.optimizer)
-    layers = list(side.layers(trainer.model))
-    side.freeze(trainer.model)
+    state = view.state(trainer.model, trainer.optimizer)
+    layers = list(view.layers(trainer.model))
+    view.freeze(trainer.model)
     return {
         "layout": Layout.fit(recipe, samples, size, steps, dtype),
         "samples": samples,
@@ -72,7 +72,7 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         "update_bytes": int(np.asarray(batch[0]).nbytes) * global_batch(recipe, size) // recipe.batch_size,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "layers": layers,
-        "random": side.is_random(trainer.model, batch[0]),
+        "random": view.is_random(trainer.model, batch[0]),
         "global_batch": global_batch(recipe, size),
         "uneven": recipe.shard.uneven if recipe.shard else "exact",
         "seed": recipe.seed,
@@ -88,16 +88,16 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
 
 def train(job: Job, name: str) -> None:
     """Train the recipe as it is on this rank, watched; go on from a checkpoint if there is one."""
-    side, recipe = _begin(job)
+    view, recipe = _begin(job)
     rank = launched_as().rank
-    recorder = Recorder(side, f"{job.folder}/{name}-{rank}")
+    recorder = Recorder(view, f"{job.folder}/{name}-{rank}")
     disturbed = recipe.broadcast is not None and rank != recipe.broadcast.root
-    recipe = prepared(recipe, job, side, rank if disturbed else None).replace(
+    recipe = prepared(recipe, job, view, rank if disturbed else None).replace(
         observers=(recorder,), checkpoint=Checkpoint(f"{job.folder}/checkpoints", keep=99)
     )
     trainer = hvdkit.apply(recipe, framework=job.framework)
-    recorder.log.facts["random"] = side.random_state(trainer.model)
-    side.record_batches(trainer, recorder)
+    recorder.log.facts["random"] = view.random_state(trainer.model)
+    view.record_batches(trainer, recorder)
     trainer.fit()
     data = recipe.data()
     if is_neutral(data.train):
@@ -110,14 +110,14 @@ def _digest(data: Data) -> str:
     return " ".join(digest(part) for part in data.train)
 
 
-def _begin(job: Job) -> tuple[Side, Recipe]:
+def _begin(job: Job) -> tuple[View, Recipe]:
     assert job.layout is not None
-    side = side_of(job.framework)
-    side.set_dtype(job.layout.dtype)
-    return side, job.source.load()
+    view = view_of(job.framework)
+    view.set_dtype(job.layout.dtype)
+    return view, job.source.load()
 
 
-def prepared(recipe: Recipe, job: Job, side: Side, disturb: int | None) -> Recipe:
+def prepared(recipe: Recipe, job: Job, view: View, disturb: int | None) -> Recipe:
     """Return the recipe for a verified run: cut data, frozen dropout, and on demand other weights than the root's."""
     layout = job.layout
     assert layout is not None
@@ -125,10 +125,10 @@ def prepared(recipe: Recipe, job: Job, side: Side, disturb: int | None) -> Recip
     everything = functools.cache(lambda: load_data(recipe, job.framework))
 
     def model() -> Any:
-        built = side.build(recipe, everything())
-        side.freeze(built)
+        built = view.build(recipe, everything())
+        view.freeze(built)
         if disturb is not None:
-            side.disturb(built, disturb)
+            view.disturb(built, disturb)
         return built
 
     def data() -> Data:
@@ -161,32 +161,32 @@ def _check(recipe: Recipe) -> None:
 
 def replay(job: Job, threads: int) -> None:
     """Train the reference on the batches that the ranks have seen: as the twin, then on whole global batches."""
-    side, recipe = _begin(job)
-    side.set_threads(threads)
-    recipe = prepared(recipe, job, side, None)
+    view, recipe = _begin(job)
+    view.set_threads(threads)
+    recipe = prepared(recipe, job, view, None)
     data = recipe.data()
     for name in ("twin", "whole"):
         log = Log(f"{job.folder}/{name}")
         if is_neutral(data.train):
             log.facts["samples"] = sample_digests(*data.train)
             log.facts["data"] = _digest(data)
-        _replay(job, side, recipe, log, data.validation if is_neutral(data.validation) else None)
+        _replay(job, view, recipe, log, data.validation if is_neutral(data.validation) else None)
         log.save()
 
 
-def _replay(job: Job, side: Side, recipe: Recipe, log: Log, validation: Any) -> None:
+def _replay(job: Job, view: View, recipe: Recipe, log: Log, validation: Any) -> None:
     """Do all updates, and note the metrics of each epoch."""
     layout = job.layout
     assert layout is not None
-    reference = side.reference(recipe)
+    reference = view.reference(recipe)
     ranks = [Log.load(f"{job.folder}/ranks-{rank}") for rank in range(layout.size)]
     reference.prime(ranks[0].micros[0].arrays()["x"])
     rates = [expected_rate(recipe, reference.base, layout, step) for step in range(layout.updates)]
-    log.facts |= {"fresh": digests(side.state(reference.model, reference.optimizer)), "rates": rates, "epochs": []}
+    log.facts |= {"fresh": digests(view.state(reference.model, reference.optimizer)), "rates": rates, "epochs": []}
     twin = log.folder.endswith("twin")
     start = ranks[0].at(0)
     reference.load(start.arrays("parameters"), start.arrays("statistics"), layout.size if twin else 1)
-    log.add_snapshot(0, 0.0, _state(side, reference))
+    log.add_snapshot(0, 0.0, _state(view, reference))
     done = min(rank.facts["updates"] for rank in ranks)
     epochs = {micro.update: micro.epoch for micro in ranks[0].micros}
     log.facts["losses"] = []
@@ -199,11 +199,11 @@ def _replay(job: Job, side: Side, recipe: Recipe, log: Log, validation: Any) -> 
             reference.update_whole(whole(parts), rate)
         total, count = reference.sums["loss"]
         log.facts["losses"].append((total - before) / (count - counted))
-        log.add_snapshot(update, rate, _state(side, reference))
+        log.add_snapshot(update, rate, _state(view, reference))
         if epochs.get(update + 1) != epochs[update]:
             log.facts["epochs"].append(reference.end_epoch(validation))
 
 
-def _state(side: Side, reference: Reference) -> State:
-    state = side.state(reference.model, reference.optimizer)
+def _state(view: View, reference: Reference) -> State:
+    state = view.state(reference.model, reference.optimizer)
     return {**state, "statistics": reference.own_statistics()}

@@ -43,8 +43,8 @@ def fetch(model: Any) -> None:
 class JaxReference(OpsReference):
     """The reference on JAX."""
 
-    def __init__(self, side: Any, recipe: Recipe) -> None:
-        super().__init__(side, recipe)
+    def __init__(self, view: Any, recipe: Recipe) -> None:
+        super().__init__(view, recipe)
         self._compute = jax.jit(jax.grad(self._weighted, has_aux=True))
 
     def _weighted(self, trained: Any, others: Any, x: Any, y: Any, weight: Any) -> Any:
@@ -62,6 +62,6 @@ class JaxReference(OpsReference):
         return list(gradients), values
 
 
-def make_reference(side: Any, recipe: Recipe) -> JaxReference:
+def make_reference(view: Any, recipe: Recipe) -> JaxReference:
     """Make the reference."""
-    return JaxReference(side, recipe)
+    return JaxReference(view, recipe)

@@ -14,19 +14,19 @@ from hvdkit.tools.verification.reference import Gradients, Reference
 from hvdkit.tools.verification.storage import Arrays
 
 if TYPE_CHECKING:
-    from hvdkit.tools.verification.keras_side import KerasSide
+    from hvdkit.tools.verification.keras_view import KerasView
 
 
 class KerasReference(Reference):
     """The reference in Keras: gradients by the library's own means, and the optimizer as it is."""
 
-    def __init__(self, side: KerasSide, recipe: Recipe) -> None:
-        self._side = side
+    def __init__(self, view: KerasView, recipe: Recipe) -> None:
+        self._view = view
         # layers are named as in the ranks, whose model is the first of their process
         keras().backend.clear_session()
-        model = side.build(recipe)
-        super().__init__(recipe, model, *side.backend.build_optimizer(recipe.pick("optimizer", side.framework), model))
-        self._loss = build_loss(recipe.pick("loss", side.framework))
+        model = view.build(recipe)
+        super().__init__(recipe, model, *view.backend.build_optimizer(recipe.pick("optimizer", view.framework), model))
+        self._loss = build_loss(recipe.pick("loss", view.framework))
         if model.built:
             self.optimizer.build(model.trainable_variables)
 
@@ -51,9 +51,9 @@ class KerasReference(Reference):
 
     def _set_rate(self, rate: float) -> None:
         """Set the rate; Keras's momentum has the old one folded in (Goyal et al., 2017, remark 2)."""
-        old = self._side.rate(self.optimizer)
+        old = self._view.rate(self.optimizer)
         self.optimizer.learning_rate = rate
-        new = self._side.rate(self.optimizer)
+        new = self._view.rate(self.optimizer)
         if type(self.optimizer).__name__ == "SGD" and old and new != old:
             for velocity in getattr(self.optimizer, "momentums", None) or ():
                 velocity.assign(velocity * (new / old))
@@ -70,11 +70,11 @@ class KerasReference(Reference):
 
     def statistics(self) -> Arrays:
         """Return what is not trained."""
-        return self._side.statistics(self.model)
+        return self._view.statistics(self.model)
 
     def write(self, arrays: Arrays) -> None:
         """Assign variables by name."""
-        variables = self._side.variables(self.model)
+        variables = self._view.variables(self.model)
         for name, value in arrays.items():
             variables[name].assign(value)
 

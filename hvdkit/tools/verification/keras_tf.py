@@ -58,8 +58,8 @@ def record_batches(trainer: Any, recorder: Any) -> None:
 class TfReference(KerasReference):
     """The reference on TensorFlow: a tape in compiled functions."""
 
-    def __init__(self, side: Any, recipe: Recipe) -> None:
-        super().__init__(side, recipe)
+    def __init__(self, view: Any, recipe: Recipe) -> None:
+        super().__init__(view, recipe)
         self._used: list[bool] = []
         self._compute = tf.function(self._gradients, reduce_retracing=True)
         self._measure = tf.function(lambda x, y: self._values(x, y, training=False), reduce_retracing=True)
@@ -90,7 +90,7 @@ class TfReference(KerasReference):
             if entry == "accuracy":
                 right = tf.equal(tf.argmax(outputs, 1), tf.cast(y, tf.int64))
                 values["accuracy"] = tf.reduce_mean(tf.cast(right, tf.float64))
-            elif self._side.framework == "tf":
+            elif self._view.framework == "tf":
                 values[getattr(entry, "__name__", type(entry).__name__)] = tf.reduce_mean(entry(y, outputs))
         return values
 
@@ -105,6 +105,6 @@ class TfReference(KerasReference):
         self.optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
 
 
-def make_reference(side: Any, recipe: Recipe) -> TfReference:
+def make_reference(view: Any, recipe: Recipe) -> TfReference:
     """Make the reference."""
-    return TfReference(side, recipe)
+    return TfReference(view, recipe)

@@ -58,6 +58,6 @@ class TorchReference(OpsReference):
             super()._update(gradients, variables)
 
 
-def make_reference(side: Any, recipe: Recipe) -> TorchReference:
+def make_reference(view: Any, recipe: Recipe) -> TorchReference:
     """Make the reference."""
-    return TorchReference(side, recipe)
+    return TorchReference(view, recipe)

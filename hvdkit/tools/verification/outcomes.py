@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from hvdkit.tools.verification.distances import amount, distance, first_apart, largest
-from hvdkit.tools.verification.evidence import Evidence
 from hvdkit.tools.verification.report import Check
+from hvdkit.tools.verification.runs import Runs
 from hvdkit.tools.verification.storage import Arrays, Log, Snapshot
 
 BANDS = {
@@ -19,7 +19,7 @@ _DOUBTFUL = 1e-2
 _METRIC_LIMITS = {"float32": 1e-5, "float64": 1e-9}
 
 
-def agreement(seen: Evidence) -> Check:
+def agreement(seen: Runs) -> Check:
     """All ranks hold the same weights and optimizer state after every update."""
     claim = "ranks agree bit for bit after every update"
     for update in range(1, seen.updates + 1):
@@ -45,7 +45,7 @@ def _apart(
     return None
 
 
-def against_twin(seen: Evidence) -> Iterator[Check]:
+def against_twin(seen: Runs) -> Iterator[Check]:
     """Weights and optimizer state are those of the twin."""
     exact = seen.framework == "torch" and seen.layout.size == 2 and seen.on_cpu and not seen.known["reordered"]
     words = "bit for bit" if exact else "but for rounding"
@@ -58,7 +58,7 @@ def against_twin(seen: Evidence) -> Iterator[Check]:
         yield _follows(seen, seen.twin, group, claim, limits)
 
 
-def against_whole(seen: Evidence) -> Iterator[Check]:
+def against_whole(seen: Runs) -> Iterator[Check]:
     """Weights and optimizer state are those of one process on the global batch."""
     for group, what in (("parameters", "weights"), ("slots", "optimizer state")):
         claim = f"{what} of one process on the global batch"
@@ -69,13 +69,13 @@ def against_whole(seen: Evidence) -> Iterator[Check]:
             yield _follows(seen, seen.whole, group, claim, _limits(seen, group))
 
 
-def _no_whole(seen: Evidence) -> str:
+def _no_whole(seen: Runs) -> str:
     if seen.local_statistics:
         return "not made: BatchNorm's statistics are each rank's own"
     return "not made: training draws random numbers" if seen.random else ""
 
 
-def _limits(seen: Evidence, group: str) -> list[float]:
+def _limits(seen: Runs, group: str) -> list[float]:
     """Return the largest right distance at each update: the contract's band, or ten times the natural one."""
     band = BANDS[group][seen.layout.dtype]
     if _no_whole(seen) or seen.known["synchronised"]:
@@ -88,7 +88,7 @@ def _limits(seen: Evidence, group: str) -> list[float]:
     return [max(band, 10 * value) if math.isfinite(value) else band for value in natural]
 
 
-def _follows(seen: Evidence, other: Log, group: str, claim: str, limits: list[float]) -> Check:
+def _follows(seen: Runs, other: Log, group: str, claim: str, limits: list[float]) -> Check:
     """Compare rank 0 with a reference after every update."""
     start = other.at(0).arrays(group)
     size = 0.0
@@ -115,7 +115,7 @@ def _values(snapshot: Snapshot, group: str) -> Arrays:
     }
 
 
-def metrics(seen: Evidence) -> Iterator[Check]:
+def metrics(seen: Runs) -> Iterator[Check]:
     """Metrics are those of the twin, on every rank."""
     claim = "the same averaged metrics on every rank"
     records = [log.facts["epochs"] for log in seen.ranks]
@@ -133,7 +133,7 @@ def metrics(seen: Evidence) -> Iterator[Check]:
     yield _statistics(seen)
 
 
-def _against_twin(seen: Evidence) -> Check:
+def _against_twin(seen: Runs) -> Check:
     who, other = ("one process", seen.whole) if seen.known["synchronised"] else ("the twin", seen.twin)
     claim = f"losses and metrics over all samples, as {who} has them"
     limit = _METRIC_LIMITS[seen.layout.dtype]
@@ -153,7 +153,7 @@ def _against_twin(seen: Evidence) -> Check:
     return Check("average", claim, True, f"{', '.join(sorted(compared))}: within {largest_yet:.0e}", largest_yet, limit)
 
 
-def _statistics(seen: Evidence) -> Check:
+def _statistics(seen: Runs) -> Check:
     claim = "BatchNorm's statistics agree when they are evaluated and saved"
     first = seen.ranks[0].facts["statistics"]["statistics"]
     if not first:
@@ -165,7 +165,7 @@ def _statistics(seen: Evidence) -> Check:
     return Check("average", claim, True, f"{len(first)} arrays", 0.0, 0.0)
 
 
-def checkpoints(seen: Evidence) -> Check:
+def checkpoints(seen: Runs) -> Check:
     """A run that goes on from its middle ends where the other did."""
     claim = "saved in the middle and resumed by fresh processes: the same curve, bit for bit"
     if not seen.resumed:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hvdkit.tools.verification.evidence import Evidence
 from hvdkit.tools.verification.report import Check
+from hvdkit.tools.verification.runs import Runs
 
 _MEAN_LIMIT = 1e-3
 
 
-def recipe_contract(seen: Evidence) -> Iterator[Check]:
+def recipe_contract(seen: Runs) -> Iterator[Check]:
     """Every process gets all the data, and the loss of a batch is the mean over its samples."""
     if "data" in seen.twin.facts:
         yield _data(seen)
     yield _mean_loss(seen)
 
 
-def _data(seen: Evidence) -> Check:
+def _data(seen: Runs) -> Check:
     claim = "Recipe.data gives every process the same data"
     due = seen.twin.facts["data"]
     for rank, log in enumerate(seen.ranks):
@@ -30,7 +30,7 @@ def _data(seen: Evidence) -> Check:
     return Check("recipe", claim, True, f"{len(seen.ranks)} ranks and one process")
 
 
-def _mean_loss(seen: Evidence) -> Check:
+def _mean_loss(seen: Runs) -> Check:
     """Compare the loss of the first global batch with that of its parts, which the same weights have given."""
     claim = "the loss of a batch is the mean over its samples"
     if seen.local_statistics or seen.random or seen.known["synchronised"]:

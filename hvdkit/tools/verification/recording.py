@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hvdkit.tools.verification.side import Side
+from hvdkit.tools.verification.framework_view import View
 from hvdkit.tools.verification.storage import Log, digests, sample_digests
 from hvdkit.training.observers import Observer, Record
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Recorder(Observer):
     """Notes a rank's state after every update, its batches, and the averaged metrics of every epoch."""
 
-    def __init__(self, side: Side, folder: str) -> None:
-        self._side = side
+    def __init__(self, view: View, folder: str) -> None:
+        self._view = view
         self.log = Log(folder)
         self.epochs: list[dict[str, float]] = []
 
@@ -53,7 +53,7 @@ class Recorder(Observer):
             epoch=epoch,
             count=count,
             weight=weight,
-            samples=sample_digests(self._side.neutral(x), y) if count else [],
+            samples=sample_digests(self._view.neutral(x), y) if count else [],
         )
 
     def finish(self, trainer: Trainer) -> None:
@@ -65,15 +65,15 @@ class Recorder(Observer):
             "local_rank": world.local_rank,
             "local_size": world.local_size,
             "node": world.node,
-            "device": self._side.device(trainer.model),
+            "device": self._view.device(trainer.model),
             "engine": world.engine.name,
-            "threads": self._side.threads(),
+            "threads": self._view.threads(),
             "updates": trainer.global_step,
             "epochs": self.epochs,
-            "statistics": digests({"statistics": self._side.statistics(trainer.model)}),
+            "statistics": digests({"statistics": self._view.statistics(trainer.model)}),
         }
         self.log.save()
 
     def _note(self, trainer: Trainer) -> None:
-        state = self._side.state(trainer.model, trainer.optimizer)
-        self.log.add_snapshot(trainer.global_step, self._side.rate(trainer.optimizer), state)
+        state = self._view.state(trainer.model, trainer.optimizer)
+        self.log.add_snapshot(trainer.global_step, self._view.rate(trainer.optimizer), state)

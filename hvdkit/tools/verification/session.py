@@ -15,12 +15,12 @@ from hvdkit.process.environment import library_of
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.tools.launch.function import run
 from hvdkit.tools.verification import contracts, jobs, outcomes
-from hvdkit.tools.verification.evidence import Evidence
 from hvdkit.tools.verification.jobs import Job
 from hvdkit.tools.verification.layout import check_dtype
 from hvdkit.tools.verification.preflight import check_framework
 from hvdkit.tools.verification.recipe_contract import recipe_contract
 from hvdkit.tools.verification.report import Check, Report
+from hvdkit.tools.verification.runs import Runs
 from hvdkit.tools.verification.source import Source
 from hvdkit.tools.verification.storage import Log
 
@@ -83,7 +83,7 @@ def _silent(line: str) -> None:
     del line
 
 
-def judge(seen: Evidence) -> list[Check]:
+def judge(seen: Runs) -> list[Check]:
     """Check every step's contract, in the order in which one spoils the next."""
     return [
         contracts.init_contract(seen),
@@ -100,7 +100,7 @@ def judge(seen: Evidence) -> list[Check]:
     ]
 
 
-def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Evidence:
+def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
     """Run everything, each run in separate processes."""
     try:
         known = _alone(jobs.survey, job, size, steps, dtype)
@@ -117,7 +117,7 @@ def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Evidence:
     _alone(jobs.replay, job, threads)
     layers = known["layers"]
     known["kept"] = layout.samples or layout.updates * known["global_batch"]
-    seen = Evidence(
+    seen = Runs(
         framework=job.framework,
         layout=layout,
         known=known,
@@ -177,7 +177,7 @@ def _size(number: float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
 
 
-def _exemptions(seen: Evidence) -> list[str]:
+def _exemptions(seen: Runs) -> list[str]:
     found = []
     if seen.known["precision"] != "fp32":
         found.append(

@@ -13,9 +13,9 @@ from hvdkit.errors import ModelError, RecipeError
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.optimizers import Adam, AdamW
 from hvdkit.recipe.steps import Distribute, Init
+from hvdkit.tools.verification.framework_view import View, view_of
 from hvdkit.tools.verification.jobs import Job
 from hvdkit.tools.verification.layout import Layout, cut, global_batch, is_neutral, load_data
-from hvdkit.tools.verification.side import Side, side_of
 from hvdkit.tools.verification.storage import Arrays, Log, sample_digests
 
 EPS = 1e-12
@@ -31,27 +31,27 @@ def trace(job: Job, steps: int, dtype: str, start: str, turned: bool) -> None:
         start: The log whose initial weights are taken; empty for the model's own.
         turned: Take the samples of each batch from last to first, which changes nothing but the order of sums.
     """
-    side = side_of(job.framework)
-    side.set_dtype(dtype)
-    recipe, layout = _shortened(job, side, steps, dtype)
+    view = view_of(job.framework)
+    view.set_dtype(dtype)
+    recipe, layout = _shortened(job, view, steps, dtype)
     trainer = hvdkit.apply(recipe, framework=job.framework)
     log = Log(trace_folder(job, turned))
-    names = list(_weights(side, trainer.model))
+    names = list(_weights(view, trainer.model))
     if start:
-        names = _carry(side, trainer.model, Log.load(start).at(0).arrays("parameters"))
+        names = _carry(view, trainer.model, Log.load(start).at(0).arrays("parameters"))
 
     def note() -> None:
-        weights = dict(zip(names, _weights(side, trainer.model).values(), strict=True))
-        log.add_snapshot(trainer.global_step, side.rate(trainer.optimizer), {"parameters": weights})
+        weights = dict(zip(names, _weights(view, trainer.model).values(), strict=True))
+        log.add_snapshot(trainer.global_step, view.rate(trainer.optimizer), {"parameters": weights})
 
-    layers = [kind for _, kind in side.layers(trainer.model)]
+    layers = [kind for _, kind in view.layers(trainer.model)]
     log.facts |= {"losses": [], "samples": [], "layers": layers, "adam": "Adam" in type(trainer.optimizer).__name__}
     note()
     for epoch in range(layout.epochs):
         trainer.batches.set_epoch(epoch)
         for _, batch in zip(range(layout.steps), trainer.batches, strict=False):
             x, y = (np.asarray(part) for part in batch[:2])
-            log.facts["samples"].append(sample_digests(side.neutral(x), y))
+            log.facts["samples"].append(sample_digests(view.neutral(x), y))
             taken = [part[::-1].copy() for part in (x, y)] if turned else batch[:2]
             log.facts["losses"].append(trainer.step(taken)["loss"])
             note()
@@ -64,7 +64,7 @@ def trace_folder(job: Job, turned: bool) -> str:
     return f"{job.folder}/{job.framework}{'-turned' if turned else ''}"
 
 
-def _shortened(job: Job, side: Side, steps: int, dtype: str) -> tuple[Recipe, Layout]:
+def _shortened(job: Job, view: View, steps: int, dtype: str) -> tuple[Recipe, Layout]:
     """Return the recipe for one process, of which every batch makes an update, without dropout."""
     recipe = job.source.load()
     settings = recipe.distribute
@@ -87,21 +87,21 @@ def _shortened(job: Job, side: Side, steps: int, dtype: str) -> tuple[Recipe, La
     few = cut(data, layout, global_batch(recipe, 1))
 
     def model() -> Any:
-        built = side.build(recipe, data)
-        side.freeze(built)
+        built = view.build(recipe, data)
+        view.freeze(built)
         return built
 
     return recipe.replace(model=model, data=lambda: few, epochs=layout.epochs), layout
 
 
-def _weights(side: Side, model: Any) -> Arrays:
+def _weights(view: View, model: Any) -> Arrays:
     try:
-        return side.named_arrays(model)
+        return view.named_arrays(model)
     except ModelError as error:
         raise RecipeError(f"--across cannot carry weights between frameworks: {error}") from None
 
 
-def _carry(side: Side, model: Any, start: Arrays) -> list[str]:
+def _carry(view: View, model: Any, start: Arrays) -> list[str]:
     """Give a model the weights of another framework's; return the names that its own arrays have there.
 
     They are carried by name, or by order where names differ but parts and shapes do not.
@@ -109,15 +109,15 @@ def _carry(side: Side, model: Any, start: Arrays) -> list[str]:
     Raises:
         RecipeError: The models' arrays differ.
     """
-    own = _weights(side, model)
+    own = _weights(view, model)
     names = list(own) if set(own) == set(start) else list(start)
     mine, theirs = _kinds(own, own), _kinds(start, names)
     if mine != theirs:
         raise RecipeError(
-            f"--across cannot carry weights between these models: in {side.framework} they are {', '.join(mine)}; "
+            f"--across cannot carry weights between these models: in {view.framework} they are {', '.join(mine)}; "
             f"in the first framework {', '.join(theirs)}"
         )
-    side.load_arrays(model, {name: start[given] for name, given in zip(own, names, strict=True)})
+    view.load_arrays(model, {name: start[given] for name, given in zip(own, names, strict=True)})
     return names
 
 

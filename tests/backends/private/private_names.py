@@ -97,7 +97,7 @@ TABLE = (
         "value",
     ),
     PrivateName(
-        "keras", "model:_flatten_layers", "hvdkit/tools/verification/keras_side.py", "see layers inside of layers, too"
+        "keras", "model:_flatten_layers", "hvdkit/tools/verification/keras_view.py", "see layers inside of layers, too"
     ),
     PrivateName("keras 3", "sgd:_backend_update_step", VERSIONS, "change gradients after clipping", "hook"),
     PrivateName(

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from hvdkit.recipe.declaration import Data, Recipe
+from hvdkit.tools.verification.framework_view import View
 from hvdkit.tools.verification.reference import Gradients, Reference
-from hvdkit.tools.verification.side import Side
 from hvdkit.tools.verification.storage import Arrays
 from hvdkit.torch.building import build_loss, build_model, build_optimizer
 from hvdkit.torch.models import load_arrays, named_arrays
 
 
-class TorchSide(Side):
+class TorchView(View):
     """Models and optimizers in torch."""
 
     framework = "torch"
@@ -143,8 +143,8 @@ class _Recorded:
 class TorchReference(Reference):
     """The reference in torch."""
 
-    def __init__(self, side: TorchSide, recipe: Recipe) -> None:
-        model = side.build(recipe)
+    def __init__(self, view: TorchView, recipe: Recipe) -> None:
+        model = view.build(recipe)
         super().__init__(recipe, model, *build_optimizer(recipe.pick("optimizer", "torch"), model))
         self._loss = build_loss(recipe.pick("loss", "torch"))
         self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -225,7 +225,7 @@ def _array(tensor: Any) -> NDArray[Any]:
     return array
 
 
-def make_side(framework: str) -> TorchSide:
+def make_view(framework: str) -> TorchView:
     """Return what knows torch."""
     del framework
-    return TorchSide()
+    return TorchView()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hvdkit.training.trainer import Trainer
 
 
-class Side(ABC):
+class View(ABC):
     """Models and optimizers of one framework, as named arrays."""
 
     framework: str
@@ -108,7 +108,7 @@ class Side(ABC):
         }
 
 
-def side_of(framework: str) -> Side:
+def view_of(framework: str) -> View:
     """Return what knows a framework."""
-    module = importlib.import_module(f"hvdkit.tools.verification.{'torch' if framework == 'torch' else 'keras'}_side")
-    return cast(Side, module.make_side(framework))
+    module = importlib.import_module(f"hvdkit.tools.verification.{'torch' if framework == 'torch' else 'keras'}_view")
+    return cast(View, module.make_view(framework))

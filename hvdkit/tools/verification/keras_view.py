@@ -14,12 +14,12 @@ from hvdkit.keras_common.compat import keras, library, name_of, seed_variables
 from hvdkit.keras_common.models import load_arrays, named_arrays
 from hvdkit.keras_common.state.variables import to_numpy
 from hvdkit.recipe.declaration import Data, Recipe
+from hvdkit.tools.verification.framework_view import View
 from hvdkit.tools.verification.reference import Reference
-from hvdkit.tools.verification.side import Side
 from hvdkit.tools.verification.storage import Arrays, State
 
 
-class KerasSide(Side):
+class KerasView(View):
     """Models and optimizers of Keras 2 and 3; what differs between the libraries under Keras is in ``library``."""
 
     def __init__(self, framework: str) -> None:
@@ -169,6 +169,6 @@ def _read(variables: dict[str, Any]) -> Arrays:
     return {name: np.array(to_numpy(variable)) for name, variable in variables.items()}
 
 
-def make_side(framework: str) -> KerasSide:
+def make_view(framework: str) -> KerasView:
     """Return what knows Keras models."""
-    return KerasSide(framework)
+    return KerasView(framework)

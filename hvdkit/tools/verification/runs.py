@@ -10,7 +10,7 @@ from hvdkit.tools.verification.storage import Log
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Runs:
     """The logs of all processes.
 
     Attributes:
