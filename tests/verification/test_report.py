@@ -1,0 +1,45 @@
+"""What a report says, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from hvdkit.tools.verification.report import Check, Report
+
+GOOD = Check("init", "ranks know each other", True, "2 ranks")
+UNMADE = Check("average", "statistics agree", None, "the model has none")
+BAD = Check("distribute", "one average", False, "update 1: w", float("nan"), 0.1, "w", 1)
+
+
+def report(*checks, **options):
+    return Report("recipe.py", "torch", "mpi", 2, 6, "float32", list(checks), **options)
+
+
+@pytest.mark.parametrize(
+    ("found", "passed", "verdict"),
+    [
+        (report(GOOD, UNMADE), True, "verified: 2 processes compute what one would"),
+        (report(GOOD, BAD, BAD), False, "failed: step 'distribute' is at fault: update 1: w"),
+        (report(error="rank 1 crashed"), False, "failed: rank 1 crashed"),
+        (report(GOOD, error="rank 1 crashed"), False, "failed: rank 1 crashed"),
+    ],
+)
+def test_the_verdict_is_one_line(found, passed, verdict):
+    assert (found.passed, found.verdict()) == (passed, verdict)
+    assert json.loads(found.as_json())["passed"] is passed
+
+
+def test_json_has_no_number_that_json_lacks():
+    content = json.loads(report(GOOD, BAD).as_json(), parse_constant=lambda name: pytest.fail(name))
+    assert content["fault"] == content["checks"][1]
+    assert (content["fault"]["size"], content["fault"]["limit"], content["fault"]["update"]) == (None, 0.1, 1)
+
+
+def test_people_see_every_check_and_exemption(capsys):
+    report(GOOD, UNMADE, exemptions=["BatchNorm: each rank's own"]).show(Console(width=200))
+    shown = capsys.readouterr().out
+    for words in ("ranks know each other", "the model has none", "exempt: BatchNorm: each rank's own", "verified: 2"):
+        assert words in shown
