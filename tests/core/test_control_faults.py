@@ -123,7 +123,7 @@ rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 os.environ["HVDKIT_NODE"] = f"host{rank // 2}"
 import hvdkit
 from hvdkit.job.files import write_arrays
-world = hvdkit.init()
+world = hvdkit.init("mpi")
 opened = []
 original = builtins.open
 def watching(path, mode="r", *rest, **options):

@@ -66,10 +66,21 @@ def test_f10_nothing_is_left_after_a_supervisor_is_killed(launch, promised, engi
     assert err.splitlines()[-1] == "hvdkit: error: rank 1: the process that supervises it was killed"
 
 
-def test_f10_nothing_is_left_after_the_launcher_is_killed(launch, promised, engine):
-    process, _ = started(launch, "--engine", engine, launch.script(WORKERS))
+@pytest.mark.parametrize("manner", ["polite", "stubborn"])
+def test_f10_nothing_is_left_after_the_launcher_is_killed(launch, promised, engine, manner):
+    process, _ = started(launch, "--engine", engine, launch.script(WORKERS), f"--{manner}")
     process.kill()
     launch.end_within(promised)
+
+
+def test_f10_nothing_is_left_after_the_process_that_watches_over_the_job_is_killed(launch, promised, engine):
+    process, _ = started(launch, "--engine", engine, launch.script(WORKERS))
+    (watching,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(watching), signal.SIGKILL)
+    launch.end_within(promised)
+    _, err = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert err.splitlines()[-1] == "hvdkit: error: the process that watches over the job was killed by SIGKILL"
 
 
 def test_only_the_jobs_own_processes_are_ended(launch, tmp_path):

@@ -12,10 +12,11 @@ from hvdkit.engines.choice import choose_to_start
 from hvdkit.engines.start import Host, Start
 from hvdkit.engines.table import SPECS, names, spec_of
 from hvdkit.errors import EngineError, LaunchError
-from hvdkit.process.environment import library_of
+from hvdkit.process.environment import calling_process, library_of
 from hvdkit.recipe.declaration import FRAMEWORKS
 from hvdkit.tools.launch.hosts import parse_hosts
 from hvdkit.tools.launch.job import run_job
+from hvdkit.tools.launch.processes import continue_in_child
 
 SUPERVISOR = (sys.executable, "-m", "hvdkit.tools.launch.child")
 
@@ -69,6 +70,7 @@ def run(
         f"hvdkit: engine {choice.engine} ({choice.reason}), {_count(processes)} by {spec_of(choice.engine).started_by}",
         err=True,
     )
+    continue_in_child(calling_process())
     outcome = run_job(start, command)
     if outcome.message:
         click.echo(f"hvdkit: error: {outcome.message}", err=True)

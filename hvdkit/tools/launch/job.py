@@ -20,7 +20,7 @@ from typing import Any
 
 from hvdkit.engines.start import Start
 from hvdkit.engines.table import spec_of
-from hvdkit.process.environment import calling_process, child_environment, user_set_threads
+from hvdkit.process.environment import child_environment, user_set_threads
 from hvdkit.tools.launch.processes import (
     adopt_orphans,
     descendants,
@@ -56,9 +56,6 @@ def run_job(start: Start, command: list[str]) -> Outcome:
         start: What to start.
         command: The launcher's command line for it.
     """
-    caller = calling_process()
-    if caller is not None:
-        end_with_parent(signal.SIGTERM, caller)
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="hvdkit-", ignore_cleanup_errors=True) as folder:
         return _Run(start, command, Path(folder)).to_the_end()

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -29,6 +30,32 @@ def end_with_parent(signum: signal.Signals, parent: int | None = None) -> None:
 def adopt_orphans() -> None:
     """Make descendants whose parent ends children of this process, so that it can still find and end them."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def continue_in_child(caller: int | None) -> None:
+    """Return in a child process only; this one passes signals on to it, waits, and exits with its code.
+
+    A job must end whichever process above it is killed. When it is this one, the child is told and ends the job; when
+    it is the child, what the child leaves behind comes to this one.
+
+    Args:
+        caller: The process that asked for the job and ends it by its own end, if any.
+    """
+    if caller is not None:
+        end_with_parent(signal.SIGTERM, caller)
+    adopt_orphans()
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        end_with_parent(signal.SIGTERM, parent)
+        return
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, _frame: send_signal(child, number))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    end_descendants(grace=1.0)
+    if code < 0:
+        name = signal.Signals(-code).name
+        sys.stderr.write(f"hvdkit: error: the process that watches over the job was killed by {name}\n")
+    sys.exit(128 - code if code < 0 else code)
 
 
 def descendants(root: int) -> list[int]:
