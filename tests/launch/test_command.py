@@ -232,5 +232,5 @@ def test_a02_a_horovod_without_any_extension_is_refused_before_the_start(launch)
     path = os.pathsep.join((str(launch.folder / "site"), launch.environment()["PYTHONPATH"]))
     done = launch("-np", 2, "--engine", "horovod", script, env={"PYTHONPATH": path})
     assert refused(done) == (
-        "engine horovod: this Horovod was built for no framework; rebuild it: hvdkit build-horovod"
+        "engine horovod: this Horovod was built for no framework; rebuild it with: hvdkit build-horovod"
     )

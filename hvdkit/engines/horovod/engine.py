@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
 import os
 import time
@@ -14,7 +13,7 @@ import numpy as np
 
 from hvdkit.engines.base import Array, Bytes, Engine
 from hvdkit.engines.horovod.installed import built_for, check_build_matches
-from hvdkit.engines.horovod.spec import bindings
+from hvdkit.engines.horovod.spec import bindings, obstacle
 from hvdkit.errors import EngineError
 from hvdkit.process.environment import LaunchedAs, prefer
 
@@ -32,13 +31,9 @@ def load_binding(library: str) -> Any:
     Raises:
         EngineError: Horovod is missing, was built without this framework, or for another version of it.
     """
-    if importlib.util.find_spec("horovod") is None:
-        raise EngineError(f"Horovod is not installed; build it with: hvdkit build-horovod --framework {library}")
-    if not built_for(library):
-        raise EngineError(
-            f"Horovod was built without {library} (its extension {_MODULES[library]} is missing); "
-            f"rebuild it with: hvdkit build-horovod --framework {library}"
-        )
+    missing = obstacle(library, launcher=None)
+    if missing:
+        raise EngineError(missing)
     check_build_matches(library)
     try:
         return importlib.import_module(_MODULES[library])

@@ -129,9 +129,9 @@ def check_build_matches(framework: str) -> None:
     )
 
 
-def rebuild_command(framework: str) -> str:
-    """Return the command that builds Horovod for a framework and for those that it is built for already."""
-    names = sorted({*built_versions(), horovod_name(framework)})
+def rebuild_command(framework: str | None) -> str:
+    """Return the command that builds Horovod for a framework, if known, and for those that it has already."""
+    names = sorted({*built_versions(), *([horovod_name(framework)] if framework is not None else [])})
     return "hvdkit build-horovod" + "".join(f" --framework {name}" for name in names if framework_version(name))
 
 

@@ -24,13 +24,14 @@ def bindings(library: str | None) -> tuple[str, ...]:
     return (library,) if library is not None else tuple(_CHANNELS)
 
 
-def _obstacle(library: str | None, launcher: str | None) -> str:
+def obstacle(library: str | None, launcher: str | None) -> str:
+    """Return why Horovod cannot serve a library under a launcher, with the remedy; empty if it can."""
     if find_spec("horovod") is None:
-        return "Horovod is not installed; build it with: hvdkit build-horovod"
+        return f"Horovod is not installed; build it with: {rebuild_command(library)}"
     if not any(built_for(name) for name in bindings(library)):
         if library is None:
-            return "this Horovod was built for no framework; rebuild it: hvdkit build-horovod"
-        return f"Horovod is not built for {library}; build it with: {rebuild_command(library)}"
+            return "this Horovod was built for no framework; rebuild it with: hvdkit build-horovod"
+        return f"Horovod was built without {library}; rebuild it with: {rebuild_command(library)}"
     if launcher == "mpirun" and mpi_built() is False:
         return "this Horovod was built without MPI; rebuild it with: hvdkit build-horovod --mpi on"
     return ""
@@ -65,7 +66,7 @@ HOROVOD = Spec(
     launchers=("plain", "horovodrun", "mpirun"),
     started_by="horovodrun",
     module="hvdkit.engines.horovod.engine:start",
-    obstacle=_obstacle,
+    obstacle=obstacle,
     presence=lambda library: f"Horovod is built for {library}" if library else "Horovod is installed",
     command=_command,
     controllers=("gloo", "mpi"),
