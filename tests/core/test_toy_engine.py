@@ -60,7 +60,7 @@ def test_a_recipe_may_ask_for_it_and_other_libraries_are_refused(tmp_path):
     code, out = hvdkit("run", "-np", "1", "--engine", "serial", "script.py", folder=tmp_path)
     assert code == 1
     assert "Init(engine='toy')" in out
-    assert "engine 'toy' cannot carry tensors of 'tf'; use one of serial, horovod, mpi" in out
+    assert "engine 'toy' cannot carry tensors of 'tf'; use one of horovod, mpi" in out
 
 
 def test_an_unknown_engine_is_refused_with_its_name_among_the_others(tmp_path):
