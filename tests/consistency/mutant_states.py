@@ -115,5 +115,5 @@ def statistics_not_averaged() -> None:
         for name in ("hvdkit.torch.trainer", "hvdkit.torch.checkpointing"):
             importlib.import_module(name).average_buffers = lambda model: None
         return
-    for name in ("keras_objects.files", "tf.trainer", "keras.trainer", "keras.callbacks"):
+    for name in ("keras_common.state.files", "tf.trainer", "keras.trainer", "keras.callbacks"):
         importlib.import_module(f"hvdkit.{name}").average_statistics = lambda model: None
