@@ -58,7 +58,7 @@ def test_the_example_trains_alike_in_all_frameworks():
     [
         ('optimizer={"tf": lambda: keras().optimizers.SGD(0.02), "keras": hvdkit.SGD(lr=0.05)}', "rate"),
         ('loss={"tf": lambda y, p: (p[:, 0] - 1.0) ** 2, "keras": "sparse_categorical_crossentropy"}', "loss"),
-        ('data={"tf": mutants.data, "keras": shuffled}', "samples"),
+        ('data={"tf": mutant_recipes.data, "keras": shuffled}', "samples"),
     ],
 )
 def test_what_differs_is_named(change, step, tmp_path: Path):
@@ -66,10 +66,10 @@ def test_what_differs_is_named(change, step, tmp_path: Path):
     script.write_text(
         "import sys\n"
         f"sys.path.insert(0, {str(Path(MUTANTS_FILE).parent)!r})\n"
-        "import hvdkit, mutants\n"
+        "import hvdkit, mutant_recipes, mutants\n"
         "from hvdkit.keras_common.compat import keras\n"
         "def shuffled():\n"
-        "    data = mutants.data()\n"
+        "    data = mutant_recipes.data()\n"
         "    return hvdkit.Data((data.train[0][::-1].copy(), data.train[1][::-1].copy()))\n"
         f"recipe = mutants.recipe.replace({change})\n"
     )
