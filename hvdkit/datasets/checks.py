@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdkit.errors import DataError
+from hvdkit.recipe.trees import leaves, named_leaves
 
 if TYPE_CHECKING:
     from hvdkit.recipe.declaration import Data
@@ -17,29 +18,26 @@ def check(data: Data, *, least: int = 1, rank: int | None = None) -> None:
     """Refuse neutral data that cannot be trained on.
 
     Args:
-        data: Arrays ``(x, y)`` for train and, unless None, validation. With ``data.classes``, y must be integers in
-            0..classes-1 of shape (samples,).
+        data: Arrays ``(x, y)``, or trees (tuple, list, dict) of arrays, for train and, unless None, validation. With
+            ``data.classes``, y must be integers in 0..classes-1 of shape (samples,).
         least: How many training samples are needed, for instance one global batch where incomplete ones are left out.
         rank: How many dimensions x must have, counting the samples; 4 for models that take NHWC images.
 
     Raises:
-        DataError: A part is no pair of arrays, is empty or too small, x and y differ in length, a value is NaN or
+        DataError: A part is no pair of arrays, is empty or too small, arrays differ in length, a value is NaN or
             infinite, labels are no integers or out of range, x has another rank, or the samples of train and
             validation differ in shape.
     """
-    x, _ = _check_part(data.train, "train", data.classes, rank)
-    if len(x) < least:
+    samples, shapes = _check_part(data.train, "train", data.classes, rank)
+    if samples < least:
         raise DataError(
-            f"train data has {len(x)} samples but needs {least} or more; use fewer processes or a smaller batch size"
+            f"train data has {samples} samples but needs {least} or more; use fewer processes or a smaller batch size"
         )
     if data.validation is None:
         return
-    validation_x, _ = _check_part(data.validation, "validation", data.classes, rank)
-    if validation_x.shape[1:] != x.shape[1:]:
-        raise DataError(
-            f"train samples have shape {x.shape[1:]} but validation samples {validation_x.shape[1:]}; "
-            "give both the same shape"
-        )
+    _, others = _check_part(data.validation, "validation", data.classes, rank)
+    if others != shapes:
+        raise DataError(f"train samples have shape {shapes} but validation samples {others}; give both the same shape")
 
 
 def check_labels(labels: NDArray[Any], classes: int, where: str) -> None:
@@ -60,25 +58,37 @@ def check_labels(labels: NDArray[Any], classes: int, where: str) -> None:
         )
 
 
-def _check_part(part: Any, name: str, classes: int | None, rank: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    if not isinstance(part, tuple) or len(part) != 2 or not all(isinstance(side, np.ndarray) for side in part):
+def _check_part(part: Any, name: str, classes: int | None, rank: int | None) -> tuple[int, Any]:
+    """Check one part; return how many samples it has, and the shape of one or, of a tree, the shapes by name."""
+    arrays = list(leaves(part)) if isinstance(part, tuple) and len(part) == 2 else []
+    if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
         raise DataError(f"{name} data must be a tuple (x, y) of two NumPy arrays, but is {_describe(part)}")
-    x, y = part
-    for side, array in (("x", x), ("y", y)):
+    inputs, targets = (list(named_leaves(side, letter)) for side, letter in zip(part, "xy", strict=True))
+    for label, array in (*inputs, *targets):
         if array.ndim == 0 or array.size == 0:
-            raise DataError(f"{name} data is empty: {side} has shape {array.shape}")
-    if len(x) != len(y):
-        raise DataError(f"{name} data: x has {len(x)} samples but y has {len(y)}; they must agree")
-    if rank is not None and x.ndim != rank:
-        hint = "; add the channel with x[..., None]" if (rank, x.ndim) == (4, 3) else ""
-        layout = " (samples, height, width, channels)" if rank == 4 else ""
-        raise DataError(f"{name} data: x has shape {x.shape} but must have {rank} dimensions{layout}{hint}")
-    _check_finite(x, f"{name} data: x")
-    if classes is None:
-        _check_finite(y, f"{name} data: y")
-    else:
-        check_labels(y, classes, f"{name} data")
-    return x, y
+            raise DataError(f"{name} data is empty: {label} has shape {array.shape}")
+    (first, x), *others = (*inputs, *targets)
+    for label, array in others:
+        if len(array) != len(x):
+            raise DataError(f"{name} data: {first} has {len(x)} samples but {label} has {len(array)}; they must agree")
+    for label, array in inputs:
+        _check_rank(array, rank, f"{name} data: {label}")
+        _check_finite(array, f"{name} data: {label}")
+    for label, array in targets:
+        if classes is None:
+            _check_finite(array, f"{name} data: {label}")
+        else:
+            check_labels(array, classes, f"{name} data")
+    shapes = {label: array.shape[1:] for label, array in inputs}
+    return len(x), shapes if len(shapes) > 1 else x.shape[1:]
+
+
+def _check_rank(array: NDArray[Any], rank: int | None, where: str) -> None:
+    if rank is None or array.ndim == rank:
+        return
+    hint = "; add the channel with x[..., None]" if (rank, array.ndim) == (4, 3) else ""
+    layout = " (samples, height, width, channels)" if rank == 4 else ""
+    raise DataError(f"{where} has shape {array.shape} but must have {rank} dimensions{layout}{hint}")
 
 
 def _check_finite(array: NDArray[Any], where: str) -> None:

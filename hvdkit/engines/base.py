@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 import zlib
@@ -34,6 +35,11 @@ class Engine(ABC):
     size: int
     control: ControlChannel | None = None
 
+    @functools.cached_property
+    def shared_channels(self) -> dict[str, Any]:
+        """The channels that are open already, by library; to open one takes all ranks."""
+        return {}
+
     def allreduce(self, array: ArrayLike, op: str = "mean") -> Array:
         """Reduce an array over all ranks; every rank gets the result.
 
@@ -65,7 +71,7 @@ class Engine(ABC):
     def reduce(self, array: ArrayLike, op: str = "mean", root: int = 0) -> Array | None:
         """Reduce an array over all ranks; only ``root`` gets the result, the others None."""
         self._agree(f"reduce to rank {root}")
-        self._check_root(root)
+        self.check_root(root)
         result = self.allreduce(array, op)
         return result if self.rank == root else None
 
@@ -91,7 +97,7 @@ class Engine(ABC):
     def gather(self, array: ArrayLike, root: int = 0) -> list[Array] | None:
         """Collect one array per rank on ``root``; shapes and dtypes may differ. The others get None."""
         self._agree(f"gather to rank {root}")
-        self._check_root(root)
+        self.check_root(root)
         gathered = self.allgather_object(np.asarray(array))
         return gathered if self.rank == root else None
 
@@ -102,7 +108,7 @@ class Engine(ABC):
             CollectiveError: The list does not hold one array per rank.
         """
         self._agree(f"scatter from rank {root}")
-        self._check_root(root)
+        self.check_root(root)
         if self.rank == root and (arrays is None or len(arrays) != self.size):
             held = None if arrays is None else len(arrays)
             arrays, problem = None, f"scatter needs one array per rank ({self.size}) on rank {root}, it got {held}"
@@ -142,7 +148,7 @@ class Engine(ABC):
         """
         value = np.asarray(array)
         self._agree(f"broadcast from rank {root} of {value.dtype} {value.shape}")
-        self._check_root(root)
+        self.check_root(root)
         _check_plain(value)
         if self.size == 1:
             return value.copy()
@@ -157,7 +163,7 @@ class Engine(ABC):
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Return the object of ``root`` on every rank; it must be picklable."""
         self._agree(f"broadcast of an object from rank {root}")
-        self._check_root(root)
+        self.check_root(root)
         if self.size == 1:
             return value
         data = np.frombuffer(pickle.dumps(value), np.uint8) if self.rank == root else np.zeros(0, np.uint8)
@@ -205,7 +211,12 @@ class Engine(ABC):
         """Mark a wait for the other ranks, so that the control channel can end one that cannot end."""
         return waiting(self.control, what)
 
-    def _check_root(self, root: int) -> None:
+    def check_root(self, root: int) -> None:
+        """Check that a rank is one of this job.
+
+        Raises:
+            CollectiveError: There is no such rank.
+        """
         if not isinstance(root, int) or not 0 <= root < self.size:
             raise CollectiveError(f"root is {root!r}; the ranks of this job are 0 to {self.size - 1}")
 

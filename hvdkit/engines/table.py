@@ -45,6 +45,18 @@ def serving(library: str | None) -> list[Spec]:
     return [spec for spec in SPECS if library is None or library in spec.channels]
 
 
+def shared_channel(engine: Engine, library: str) -> Channel:
+    """Return the engine's channel for the tensors of ``library`` that all its users share.
+
+    Raises:
+        EngineError: The engine does not carry them.
+    """
+    channel: Channel | None = engine.shared_channels.get(library)
+    if channel is None:
+        channel = engine.shared_channels[library] = open_channel(engine, library)
+    return channel
+
+
 def open_channel(engine: Engine, library: str) -> Channel:
     """Return the channel for the tensors of ``library`` over an engine.
 

@@ -47,7 +47,9 @@ def broadcast_arrays(world: World, arrays: Mapping[str, NDArray[Any]], root: int
 
     Raises:
         ModelError: Names, shapes or dtypes differ between ranks.
+        CollectiveError: There is no such rank.
     """
+    world.engine.check_root(root)
     check_same(world, {name: f"{value.dtype} {value.shape}" for name, value in arrays.items()})
     if world.size == 1 or not arrays:
         return dict(arrays)

@@ -7,6 +7,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,21 @@ def read_arrays(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
     return content, state
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that rank 0 has read.
+
+    Attributes:
+        path: Its file.
+        content: Model and optimizer, as the framework keeps them.
+        state: What stands beside them.
+    """
+
+    path: str
+    content: Any
+    state: dict[str, Any]
 
 
 def batch_for(saved_global_batch: int, size: int, accumulate: int) -> int:

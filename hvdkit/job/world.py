@@ -32,16 +32,12 @@ class World:
         node: The number of this node, 0 to nodes - 1.
         nodes: The number of nodes.
         reason: Why this engine was taken.
-        idle: Whether this rank's current batch only repeats a sample, since the data have run out.
-        own_seed: The seed that a broadcast gave this rank's framework, None before it.
     """
 
     def __init__(self, engine: Engine, reason: str, library: str | None) -> None:
         self._engine = engine
         self.reason = reason
         self.library = library
-        self.own_seed: int | None = None
-        self.idle = False
         self.rank, self.size = engine.rank, engine.size
         self.local_rank, self.local_size, self.node, self.nodes = engine.placement() or self._gathered_placement()
         self._control: ControlChannel | None = None

@@ -5,15 +5,15 @@ from hvdkit.keras.distribution import distribute
 from hvdkit.keras.loading import load_model
 from hvdkit.keras.process import init
 from hvdkit.keras.rates import warmup
-from hvdkit.keras.sharding import shard, steps
+from hvdkit.keras.sharding import shard
 from hvdkit.keras.synchronising import broadcast
 from hvdkit.keras.trainer import make_trainer
 from hvdkit.keras_common.building import build_model, build_optimizer
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
-from hvdkit.keras_common.state.files import SUFFIX, read_state, restore, save
-from hvdkit.training.verbs import average
+from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, take_saved
+from hvdkit.training.verbs import average, steps
 
 __all__ = [
     "SUFFIX",
@@ -29,11 +29,12 @@ __all__ = [
     "load_model",
     "make_trainer",
     "pin",
-    "read_state",
+    "read_saved",
     "restore",
     "save",
     "scale_lr",
     "shard",
     "steps",
+    "take_saved",
     "warmup",
 ]

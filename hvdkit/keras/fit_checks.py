@@ -10,9 +10,9 @@ from typing import Any
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from hvdkit.keras.fit_batches import ArrayBatches
 from hvdkit.keras.rate_callbacks import RateCallback
-from hvdkit.keras_common.compat import keras
-from hvdkit.keras_common.state.variables import to_numpy
+from hvdkit.keras_common.compat import keras, to_numpy
 
 _UNWATCHED = "_hvdkit_fit"
 _DECIDERS = ("EarlyStopping", "ReduceLROnPlateau")
@@ -38,7 +38,7 @@ def watch_fit(model: Any) -> None:
     def checked(*args: Any, **kwargs: Any) -> Any:
         world, bound = worlds.current(), signature.bind(*args, **kwargs)
         given = bound.arguments
-        if hasattr(given.get("x"), "hvdkit_steps") and "shuffle" in signature.parameters:
+        if isinstance(given.get("x"), ArrayBatches) and "shuffle" in signature.parameters:
             given["shuffle"] = False  # they come in their own order, which Keras would change on each rank
         if world.size > 1:
             callbacks = _listed(given.get("callbacks"))

@@ -10,7 +10,7 @@ from typing import Any
 from hvdkit.errors import CheckpointError
 from hvdkit.job import world as worlds
 from hvdkit.keras.distribution import distribute
-from hvdkit.keras_common.compat import is_keras3, keras
+from hvdkit.keras_common.compat import keras, reads_optimizer_from_h5
 from hvdkit.keras_common.state.variables import separate_random_state
 
 
@@ -58,7 +58,7 @@ def load_model(
 def _read(path: str) -> bytes:
     if not str(path).endswith((".keras", ".h5")) or str(path).endswith(".weights.h5"):
         raise CheckpointError(f"{path} is no whole model; give a .keras or .h5 file")
-    if is_keras3() and str(path).endswith(".h5"):
+    if str(path).endswith(".h5") and not reads_optimizer_from_h5():
         raise CheckpointError(f"{path}: Keras 3 does not read an optimizer's state from .h5; save the model as .keras")
     try:
         return Path(path).read_bytes()

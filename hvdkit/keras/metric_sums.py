@@ -9,8 +9,7 @@ import numpy as np
 
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.job.world import World
-from hvdkit.keras_common.compat import is_keras3
-from hvdkit.keras_common.state.variables import to_numpy
+from hvdkit.keras_common.compat import inner_metrics, to_numpy
 
 _RULES = ("sum", "max", "min")
 
@@ -77,7 +76,7 @@ def _join(world: World, local: list[Any], rule: str) -> list[Any]:
 def _leaves(metrics: Any) -> list[Any]:
     leaves: list[Any] = []
     for metric in metrics:
-        inner = getattr(metric, "metrics", None) if is_keras3() else None
+        inner = inner_metrics(metric)
         leaves.extend(_leaves(inner) if inner else [metric])
     return list({id(leaf): leaf for leaf in leaves}.values())
 

@@ -86,7 +86,7 @@ class RateCallback(_Callback):
 
 
 class LearningRateWarmupCallback(RateCallback):
-    """Raises the learning rate from ``initial_lr / size`` to ``initial_lr`` over the first epochs, batch by batch.
+    """Raises the learning rate to ``initial_lr`` over the first epochs, batch by batch.
 
     Momentum that has the learning rate folded in is scaled along (Goyal et al., 2017, remark 2).
 
@@ -96,6 +96,7 @@ class LearningRateWarmupCallback(RateCallback):
         momentum_correction: Scale momentum along.
         steps_per_epoch: Batches per epoch, where ``fit`` does not know it.
         verbose: Say on rank 0 when the warm-up is done.
+        base: Where it begins, the learning rate of one process; ``initial_lr / size`` if None.
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class LearningRateWarmupCallback(RateCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
+        base: float | None = None,
     ) -> None:
         super().__init__(steps_per_epoch, momentum_correction)
         self._target, self._epochs, self._verbose = float(initial_lr), float(warmup_epochs), verbose
+        self._base = base
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuse to end below the optimizer's rate: given the one of one process, warm-up would undo the scaling."""
@@ -121,7 +124,8 @@ class LearningRateWarmupCallback(RateCallback):
 
     def rate(self, epoch: int, batch: int) -> float | None:
         """Return the rate of a batch while the warm-up lasts."""
-        steps, base = self.steps(), self._target / worlds.current().size
+        steps = self.steps()
+        base = self._target / worlds.current().size if self._base is None else self._base
         rates = LearningRate(base, self._target, steps, self._epochs)
         step = epoch * steps + batch
         return rates.at(step) if step < rates.warmup_steps else None

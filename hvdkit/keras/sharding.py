@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
-from hvdkit.keras_common.compat import library
-from hvdkit.recipe.plan import ShardPlan
+from hvdkit.keras.fit_batches import ArrayBatches, FitBatches
+from hvdkit.keras_common.compat import counts_passes, library
+from hvdkit.recipe.trees import map_tree, samples_of
+from hvdkit.training.batches import Sharding
 
 
 def shard(
@@ -22,7 +26,7 @@ def shard(
     workers: int = 0,
     prefetch: int = 2,
     pin_memory: bool | str = "auto",
-) -> Any:
+) -> FitBatches:
     """Step 3: this rank's batches, disjoint and complete over ranks, the same number on each.
 
     Args:
@@ -46,34 +50,35 @@ def shard(
         DataError: The data are empty, or too few for ``drop``.
         RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
-    world = worlds.current()
-    layout: dict[str, Any] = {"batch_size": batch_size, "size": world.size, "accumulate": accumulate, "uneven": uneven}
-    order: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "limit": steps_per_epoch}
-    if library() == "tf":
-        from hvdkit.keras import tf_batches
+    asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch, workers, prefetch, pin_memory)
+    world, whole = worlds.current(), counts_passes() and accumulate > 1
+    if library() != "tf":
+        _refuse_loading(asked)
+        return ArrayBatches(data, asked.plan(samples_of(data), world, whole=whole), world.rank)
+    from hvdkit.keras import fit_dataset
+    from hvdkit.keras_common.data import tf_datasets
 
-        return tf_batches.shard(data, layout, order, prefetch, workers, pin_memory)
-    from hvdkit.keras import array_batches
+    tf_datasets.refuse_loader_options(asked)
+    if tf_datasets.is_dataset(data):
+        return fit_dataset.from_samples(tf_datasets.own_samples(data, asked), asked)
+    plan = asked.plan(samples_of(data, " or a tf.data.Dataset"), world, whole=whole)
+    return fit_dataset.from_arrays(data, plan, world.rank, prefetch)
 
-    if workers or pin_memory is True or prefetch != 2:
+
+def _refuse_loading(asked: Sharding) -> None:
+    if asked.workers or asked.pin_memory is True or asked.prefetch != 2:
         raise RecipeError(
             "Shard.workers, prefetch and pin_memory are not available in Keras on torch or JAX; leave them out"
         )
-    return array_batches.shard(data, ShardPlan(len(data[0]), **layout, **order, whole=accumulate > 1), world.rank)
 
 
 def evaluation_batches(data: Any, batch_size: int) -> Any:
     """Return this rank's part of validation data, in order, each sample on one rank only."""
     world = worlds.current()
     if library() == "tf":
-        from hvdkit.keras import tf_batches
+        from hvdkit.keras_common.data import tf_datasets
 
-        return tf_batches.for_evaluation(data, batch_size)
-    from hvdkit.keras import array_batches
-
-    return array_batches.for_evaluation(data, batch_size, world.size, world.rank)
-
-
-def steps(batches: Any) -> int:
-    """Return the optimizer updates per epoch."""
-    return int(batches.hvdkit_steps)
+        return tf_datasets.take_evaluation(data, world, batch_size)
+    samples_of(data)
+    own = tuple(map_tree(lambda part: np.asarray(part)[world.rank :: world.size], side) for side in data)
+    return ArrayBatches(own, Sharding(batch_size, shuffle=False).plan(samples_of(own), world, alone=True), 0)

@@ -8,16 +8,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdkit.keras.callbacks import MetricAverageCallback
+from hvdkit.keras.fit_batches import FitBatches
 from hvdkit.keras.fit_checks import unwatched_fit
 from hvdkit.keras.sharding import evaluation_batches
-from hvdkit.keras_common.compat import keras, library, schedule_of
+from hvdkit.keras_common.compat import keras, library, schedule_of, to_numpy
 from hvdkit.keras_common.gradients.sample_counts import show_unweighted
-from hvdkit.keras_common.models import build_loss, check_outputs
+from hvdkit.keras_common.models import build_loss
 from hvdkit.keras_common.optimizers import set_rate
 from hvdkit.keras_common.precision import check_precision
 from hvdkit.keras_common.rates.schedules import check_schedule, follow_schedule
 from hvdkit.keras_common.state.files import average_statistics
-from hvdkit.keras_common.state.variables import build, model_variables, read, to_numpy
+from hvdkit.keras_common.state.variables import build, model_variables, read
+from hvdkit.recipe.trees import is_branch, map_tree
+from hvdkit.training.batches import Batch
+from hvdkit.training.checks import check_accuracy, check_outputs
 from hvdkit.training.trainer import Setup, Trainer
 
 
@@ -25,16 +29,18 @@ class KerasTrainer(Trainer):
     """A training run in Keras."""
 
     framework: ClassVar[str] = "keras"
+    batches: FitBatches
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        self.batches.observe = lambda batch: self._announce("on_batch", batch)
         check_precision(self.recipe)
         check_schedule(self.optimizer, self.rates, self.accumulate)
         self.rates = follow_schedule(self.optimizer, self.rates, held=self.rates.base)
         source = setup.recipe.pick("loss", "keras")
-        self._check_first_batch(isinstance(source, str))
+        self._check_first_batch(source == "sparse_categorical_crossentropy")
         metrics = [_metric(entry) for entry in setup.recipe.metrics]
-        weighted = bool(getattr(self.batches, "hvdkit_weighted", False))
+        weighted = self.batches.weighted
         self.model.compile(
             optimizer=self.optimizer,
             loss=build_loss(source),
@@ -69,13 +75,15 @@ class KerasTrainer(Trainer):
         if library() == "jax":
             self._drive_rate(self.recipe.epochs)
 
-    def _check_first_batch(self, named_loss: bool) -> None:
+    def _check_first_batch(self, takes_logits: bool) -> None:
         """Build the model and look at its outputs, without an update."""
-        batch = self.batches[0] if library() != "tf" else next(iter(self.batches))
-        outputs = self.model(batch[0][:64])
-        if named_loss and not isinstance(outputs, (list, tuple, dict)):
-            labels = getattr(self.batches, "hvdkit_labels", None)
-            check_outputs(to_numpy(outputs), batch[1] if labels is None else labels, self.world)
+        inputs, targets = self.batches.first()
+        outputs = self.model(map_tree(lambda part: part[:64], inputs))
+        if "accuracy" in self.recipe.metrics and not is_branch(outputs):
+            check_accuracy((None, *outputs.shape[1:]), (None, *targets.shape[1:]), class_axis=-1)
+        if takes_logits and not is_branch(outputs):
+            labels = targets if self.batches.targets is None else self.batches.targets
+            check_outputs(to_numpy(outputs), labels, self.world)
 
     def _run_epochs(self, last: int) -> None:
         if library() == "jax" and last > self.recipe.epochs:
@@ -93,21 +101,19 @@ class KerasTrainer(Trainer):
         )
 
     def _endless_steps(self) -> int | None:
-        if getattr(self.batches, "hvdkit_samples", None) is not None:
+        if self.batches.samples is not None:
             return None
         return self.steps_per_epoch * self.accumulate
 
     def samples_per_epoch(self) -> int:
         """Return the training samples of an epoch over all ranks."""
-        samples = getattr(self.batches, "hvdkit_samples", None)
-        return self.steps_per_epoch * self.global_batch if samples is None else int(samples)
+        samples = self.batches.samples
+        return self.steps_per_epoch * self.global_batch if samples is None else samples
 
-    def step(self, batch: Any) -> dict[str, float]:
-        """Do one update on this rank's batch ``(x, y)`` of tensors or arrays; return this rank's loss."""
+    def _train_on(self, batch: Batch) -> dict[str, float]:
         self.set_rate()
         self.model.reset_metrics()
-        logs = self.model.train_on_batch(batch[0], batch[1], return_dict=True)
-        self.finish_step()
+        logs = self.model.train_on_batch(batch.inputs, batch.targets, return_dict=True)
         return {name: float(value) for name, value in logs.items()}
 
     def set_rate(self) -> None:
@@ -141,8 +147,8 @@ class KerasTrainer(Trainer):
         return average.validation or {name: float(value) for name, value in own.items()}
 
     def predict(self, inputs: Any) -> Any:
-        """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
-        return self.model.predict(np.asarray(inputs), verbose=0)
+        """Return the model's outputs for images NHWC or other arrays, as NumPy arrays."""
+        return self.model.predict(map_tree(np.asarray, inputs), verbose=0)
 
     def weights(self) -> dict[str, Any]:
         """Return this rank's variables as named NumPy arrays."""

@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from numpy.typing import NDArray
+
 from hvdkit.errors import ModelError
 
 _LIBRARIES = {"tensorflow": "tf", "torch": "torch", "jax": "jax"}
@@ -38,6 +40,21 @@ def library() -> str:
     if name not in _LIBRARIES:
         raise ModelError(f"Keras runs on {name!r}; hvdkit serves tensorflow, torch and jax (variable KERAS_BACKEND)")
     return _LIBRARIES[name]
+
+
+def indexed_dataset() -> Any:
+    """Return the class whose batches ``fit`` takes by their number."""
+    return keras().utils.PyDataset if is_keras3() else keras().utils.Sequence
+
+
+def reads_optimizer_from_h5() -> bool:
+    """Say whether ``load_model`` restores the optimizer's state from an ``.h5`` file."""
+    return not is_keras3()
+
+
+def inner_metrics(metric: Any) -> list[Any]:
+    """Return the metrics that a metric is made of; empty for a single one."""
+    return list(getattr(metric, "metrics", None) or []) if is_keras3() else []
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -84,6 +101,18 @@ def applies_its_own_way(optimizer: Any) -> bool:
     base = keras().optimizers.Optimizer
     names = ("apply", "_backend_apply_gradients") if is_keras3() else ("apply_gradients",)
     return any(getattr(type(optimizer), name) is not getattr(base, name) for name in names)
+
+
+def loss_scale_optimizer() -> Any:
+    """Return the class of :func:`scales_loss`."""
+    return (keras().optimizers if is_keras3() else keras().mixed_precision).LossScaleOptimizer
+
+
+def set_policy(policy: Any) -> None:
+    """Make a dtype policy that was in force before the global one again."""
+    # in Keras 2 one that nobody has set follows floatx, and must go on to do so
+    unset = not is_keras3() and policy.name == keras().backend.floatx()
+    keras().mixed_precision.set_global_policy(None if unset else policy)
 
 
 def scale_loss(optimizer: Any, loss: Any) -> Any:
@@ -178,11 +207,38 @@ def accumulate_in(optimizer: Any, passes: int) -> None:
     optimizer.gradient_accumulation_steps = passes
 
 
+def counts_passes() -> bool:
+    """Say whether optimizers that accumulate count passes themselves, and so need as many in every update."""
+    return is_keras3()
+
+
+def squares_rows_apart() -> bool:
+    """Say whether optimizers square a row of a sparse gradient once for each time that it occurs."""
+    return is_keras3() and library() == "tf"
+
+
 def seed_variables(model: Any) -> list[Any]:
     """Return the states of the model's random generators, which stay each rank's own."""
     if not is_keras3():
         return []
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+
+
+def separate_global_seed(rank: int) -> None:
+    """Give a rank its own stream where layers draw from TensorFlow's global seed."""
+    if library() != "tf" or is_keras3():
+        return
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    seed = context.global_seed()
+    if seed is not None:
+        tf.random.set_seed(seed + rank)
+
+
+def needs_build(optimizer: Any) -> bool:
+    """Say whether ``build`` is to be called; Keras 2 calls an optimizer built that has no slots yet."""
+    return not getattr(optimizer, "built", False) or not is_keras3()
 
 
 def rate_variable(optimizer: Any) -> Any:
@@ -218,3 +274,14 @@ def loss_tracker(model: Any) -> Any:
 def name_of(variable: Any) -> str:
     """Return a variable's full name."""
     return str(getattr(variable, "path", None) or variable.name)
+
+
+def steady_name(name: str, optimizer: Any) -> str:
+    """Return the name of an optimizer's variable as ``build`` gives it; Keras 2's own steps put another in front."""
+    return name if is_keras3() else name.replace(f"/{optimizer.name}/", "/", 1)
+
+
+def to_numpy(variable: Any) -> NDArray[Any]:
+    """Return a variable's value on the host."""
+    value: NDArray[Any] = keras().ops.convert_to_numpy(variable) if is_keras3() else variable.numpy()
+    return value

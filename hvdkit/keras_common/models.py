@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.errors import DataError, HvdkitError, ModelError, RecipeError
+from hvdkit.errors import ModelError, RecipeError
 from hvdkit.job.arrays import Arrays
-from hvdkit.job.world import World
-from hvdkit.keras_common.compat import keras, keras_version
-from hvdkit.keras_common.state.variables import to_numpy
+from hvdkit.keras_common.compat import keras, keras_version, to_numpy
 from hvdkit.training.initialisers import NAMES, check_names, draw, has_small_stem, image_task
 
 if TYPE_CHECKING:
@@ -163,47 +161,3 @@ def build_loss(source: Any) -> Any:
     if getattr(source, "reduction", None) == "sum":
         raise RecipeError("the loss has reduction='sum'; hvdkit needs the mean of a batch")
     return source
-
-
-def check_outputs(outputs: NDArray[Any], y: Any, world: World) -> None:
-    """Check a model's outputs for a few samples, and labels, against a named loss; called by all ranks.
-
-    Raises:
-        ModelError: The outputs are probabilities, where a named loss takes logits; on every rank.
-        DataError: A label is out of range; on every rank.
-    """
-    problem = None
-    try:
-        _check_outputs(outputs, y)
-    except HvdkitError as error:
-        problem = error
-    for found in world.engine.allgather_object(problem):
-        if found is not None:
-            raise found
-
-
-def _check_outputs(outputs: NDArray[Any], y: Any) -> None:
-    if outputs.ndim != 2 or outputs.shape[1] < 2:
-        return
-    if (outputs >= 0).all() and (abs(outputs.sum(1) - 1) < 1e-4).all():
-        raise ModelError(
-            "the model's outputs are probabilities, but a named loss takes logits; remove the softmax at its end"
-        )
-    check_labels(y, outputs.shape[1])
-
-
-def check_labels(y: Any, classes: int) -> None:
-    """Check integer labels against the number of a model's outputs.
-
-    Raises:
-        DataError: A label is out of range.
-    """
-    labels = np.asarray(y)
-    if labels.dtype.kind not in "iu" or not labels.size:
-        return
-    lowest, highest = int(labels.min()), int(labels.max())
-    if lowest < 0 or highest >= classes:
-        raise DataError(
-            f"label {lowest if lowest < 0 else highest} is out of range; the model has {classes} outputs, which "
-            f"allow labels 0 to {classes - 1}"
-        )

@@ -9,14 +9,13 @@ from hvdkit.keras_common.compat import (
     before_update,
     check_optimizer,
     innermost,
-    is_keras3,
     keras,
-    library,
     schedule_of,
+    squares_rows_apart,
+    to_numpy,
 )
 from hvdkit.keras_common.gradients.reduction import gradient_math
 from hvdkit.keras_common.rates.schedules import largest_rate
-from hvdkit.keras_common.state.variables import to_numpy
 from hvdkit.recipe import optimizers
 
 
@@ -64,7 +63,7 @@ def _add_l2(optimizer: Any, decay: float) -> None:
 
 def _join_rows(optimizer: Any) -> None:
     """Add up the rows of a sparse gradient before they are squared; Keras 3 squares each occurrence by itself."""
-    if is_keras3() and library() == "tf":
+    if squares_rows_apart():
         before_update(optimizer, lambda gradients, _: gradient_math().join_rows(gradients))
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.keras_common.compat import is_keras3, keras, scales_loss
+from hvdkit.keras_common.compat import keras, loss_scale_optimizer, scales_loss, set_policy
 from hvdkit.keras_common.gradients.distribution import follow_wrapping
 from hvdkit.recipe.declaration import Recipe
 
@@ -26,9 +26,7 @@ def computing_in(precision: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # a policy that nobody has set follows floatx in Keras 2, and must go on to do so
-        unset = not is_keras3() and before.name == keras().backend.floatx()
-        mixed.set_global_policy(None if unset else before)
+        set_policy(before)
 
 
 def scaling_loss(optimizer: Any, recipe: Recipe) -> Any:
@@ -39,8 +37,7 @@ def scaling_loss(optimizer: Any, recipe: Recipe) -> Any:
     """
     if recipe.precision != "fp16" or scales_loss(optimizer):
         return optimizer
-    wrapper = keras().optimizers if is_keras3() else keras().mixed_precision
-    scaled = wrapper.LossScaleOptimizer(optimizer)
+    scaled = loss_scale_optimizer()(optimizer)
     follow_wrapping(scaled)
     return scaled
 

@@ -24,8 +24,9 @@ class Data:
     """What to train on.
 
     Attributes:
-        train: Neutral arrays ``(x, y)`` (images NHWC float32, integer labels), or the framework's own: a map-style
-            data set or ``DataLoader`` for torch, a ``tf.data.Dataset`` of single samples for tf and keras.
+        train: Neutral arrays ``(x, y)`` (images NHWC float32, integer labels), for several inputs or outputs a tuple,
+            list or dict of arrays; or the framework's own: a map-style data set or ``DataLoader`` for torch, a
+            ``tf.data.Dataset`` of single samples for tf and keras.
         validation: The same, or None.
         classes: The number of classes, when the labels are to be checked against it.
     """

@@ -32,6 +32,11 @@ class MicroBatch:
     weight: float
     last: bool
 
+    @property
+    def count(self) -> int:
+        """How many samples count: 0 where a rank repeats one."""
+        return len(self.indices) if self.weight else 0
+
 
 @dataclass(frozen=True)
 class ShardPlan:
@@ -199,12 +204,19 @@ class LearningRate:
         return round(self.warmup_epochs * self.steps)
 
     def at(self, step: int) -> float:
-        """Return the rate of update ``step``, counted from 0 at the start of training."""
+        """Return the rate of update ``step``, counted from 0 at the start of training.
+
+        Raises:
+            RecipeError: The schedule returned no finite number.
+        """
         if step < self.warmup_steps:
             return self.base + (self.target - self.base) * (step + 1) / self.warmup_steps
         if self.schedule is None:
             return self.target
-        return self.target * float(self.schedule(step / self.steps))
+        factor = float(self.schedule(step / self.steps))
+        if not math.isfinite(factor):
+            raise RecipeError(f"the schedule returned {factor!r} at epoch {step / self.steps:g}; it must be finite")
+        return self.target * factor
 
 
 def local_ranks(nodes: list[str]) -> list[tuple[int, int, int]]:

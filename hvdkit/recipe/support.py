@@ -13,7 +13,6 @@ _REASONS = {
     "Distribute.sync_batchnorm": "Keras's BatchNormalization synchronises over tf.distribute alone",
     "Distribute.gradient_predivide": "Keras's gradients are divided by the number of processes before the sum",
     "Distribute.reduction": "Adasum needs each gradient by itself, and Keras's travel together",
-    "Distribute.compression": "its gradients are sent as float32 or in half precision",
     "Recipe.compile": "Keras compiles the training step by itself, but for XLA on TensorFlow, which cannot compile the "
     "reduction of gradients",
 }
@@ -31,11 +30,24 @@ def check_served(recipe: Recipe, framework: str) -> None:
     for name in _TORCH_ONLY:
         given = getattr(recipe.distribute, name, getattr(Distribute, name))
         asked[f"Distribute.{name}"] = given != getattr(Distribute, name)
-    asked["Distribute.compression"] = getattr(recipe.distribute, "compression", "none") == "bf16"
     for name, reason in _REASONS.items():
         if asked[name]:
-            value = "='bf16'" if name == "Distribute.compression" else ""
-            raise RecipeError(f"{name}{value} is not served by {framework}: {reason}; leave it out or use 'torch'")
+            raise RecipeError(f"{name} is not served by {framework}: {reason}; leave it out or use 'torch'")
+    if recipe.distribute is not None:
+        check_keras_compression(recipe.distribute.compression)
+
+
+def check_keras_compression(compression: str) -> None:
+    """Refuse what Keras's gradients cannot be sent in.
+
+    Raises:
+        RecipeError: It is ``bf16``.
+    """
+    if compression == "bf16":
+        raise RecipeError(
+            "compression='bf16' is not served by tf and keras: their gradients are sent as float32 or in half "
+            "precision; leave it out or use 'torch'"
+        )
 
 
 def torch_only(settings: Distribute, framework: str) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from hvdkit.keras_common.building import build_model, build_optimizer
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
-from hvdkit.keras_common.state.files import SUFFIX, read_state, restore, save
+from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, take_saved
 from hvdkit.tf.distribution import DistributedGradientTape, distribute
 from hvdkit.tf.process import init
 from hvdkit.tf.rates import warmup
-from hvdkit.tf.sharding import shard, steps
+from hvdkit.tf.sharding import shard
 from hvdkit.tf.synchronising import broadcast
 from hvdkit.tf.trainer import make_trainer
-from hvdkit.training.verbs import average
+from hvdkit.training.verbs import average, steps
 
 __all__ = [
     "SUFFIX",
@@ -26,11 +26,12 @@ __all__ = [
     "init",
     "make_trainer",
     "pin",
-    "read_state",
+    "read_saved",
     "restore",
     "save",
     "scale_lr",
     "shard",
     "steps",
+    "take_saved",
     "warmup",
 ]

@@ -66,9 +66,7 @@ def _distribute_tape(tape: tf.GradientTape, compression: str, clip_norm: float |
     Distribute(compression, 1, clip_norm)
     if hasattr(tape, "_hvdkit_reduction"):
         raise RecipeError("this tape is distributed already; call distribute once for each tape")
-    channel = shared_channel()
-    channel.check_compression(compression)
-    reduction = Reduction(channel, compression, clip_norm)
+    reduction = Reduction(shared_channel(), compression, clip_norm)
     gradient = tape.gradient
 
     def reduced(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:

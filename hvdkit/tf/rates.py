@@ -8,15 +8,15 @@ from hvdkit.keras_common.compat import keras
 from hvdkit.recipe.plan import LearningRate
 
 
-def warmup(base: float, target: float, steps_per_epoch: int, epochs: float = 5.0) -> Any:
+def warmup(target: float, *, base: float, steps_per_epoch: int, epochs: float = 5.0) -> Any:
     """Return a schedule that raises the rate linearly from ``base`` to ``target`` over the first epochs.
 
     It is a stock ``PolynomialDecay`` of power 1, so that a saved optimizer needs nothing of hvdkit
     (Goyal et al., 2017, section 2.2).
 
     Args:
-        base: The learning rate of one process.
         target: The scaled learning rate.
+        base: The learning rate of one process.
         steps_per_epoch: Updates per epoch.
         epochs: Length of the warm-up.
     """

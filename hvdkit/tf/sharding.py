@@ -8,73 +8,48 @@ from typing import Any
 import tensorflow as tf
 
 from hvdkit.job import world as worlds
-from hvdkit.keras_common.compat import is_keras3
+from hvdkit.keras_common.compat import counts_passes
 from hvdkit.keras_common.data.tf_datasets import (
-    Sharded,
-    check_pair,
+    OwnSamples,
+    array_batches,
+    own_samples,
     refuse_loader_options,
-    shard_arrays,
-    shard_dataset,
 )
-from hvdkit.recipe.plan import ShardPlan
+from hvdkit.recipe.plan import MicroBatch
+from hvdkit.recipe.trees import samples_of
+from hvdkit.training.batches import LoopBatches, PlannedBatches, Sharding, StreamBatches
 
 
-class Batches:
-    """This rank's batches of every epoch; re-iterable, with a length.
+class ArraySource:
+    """Neutral arrays ``(x, y)``.
 
     Attributes:
-        weight: What the mean loss of the current batch counts for: n_local * size * passes / n_global; 1.0 in a full
-            one. A custom loop multiplies its loss by it.
-        last: Whether an optimizer update follows the current batch.
-        count: How many samples the current batch stands for; 0 for a repeated one.
+        targets: All labels.
     """
 
-    def __init__(self, sharded: Sharded, accumulate: int) -> None:
-        self._sharded, self._accumulate = sharded, accumulate
-        self._endless: Iterator[Any] | None = None
-        self.weight, self.last, self.count = 1.0, True, 0
+    drawn = True
 
-    @property
-    def labels(self) -> Any:
-        """The labels of all ranks, or None where they are not known beforehand."""
-        return self._sharded.labels
+    def __init__(self, data: Any, prefetch: int) -> None:
+        self._data, self._prefetch = data, prefetch
+        self.targets = data[1]
 
-    @property
-    def plan(self) -> ShardPlan | None:
-        """How samples are laid out over ranks; None for an endless stream."""
-        return self._sharded.plan
+    def load(self, parts: list[MicroBatch]) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and targets of each micro-batch of an epoch, as tensors."""
+        yield from array_batches(self._data, lambda: parts).prefetch(self._prefetch)
 
-    @property
-    def steps(self) -> int:
-        """Optimizer updates per epoch."""
-        return self._sharded.steps
 
-    def set_epoch(self, epoch: int) -> None:
-        """Take the order of this epoch, counted from 0; without it, each complete iteration is followed by the next."""
-        self._sharded.epoch = epoch
+class DatasetSource:
+    """The user's data set of single samples, this rank's part of it."""
 
-    def __len__(self) -> int:
-        return self._sharded.passes if self._sharded.plan is not None else self.steps * self._accumulate
+    drawn = False
+    targets: Any = None
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._sharded.plan is None:
-            yield from self._stream()
-            return
-        for part, batch in zip(list(self._sharded.parts()), self._sharded.dataset, strict=True):
-            self.weight, self.last = part.weight, part.last
-            self.count = len(part.indices) if part.weight else 0
-            yield batch
-        self._sharded.epoch += 1
+    def __init__(self, own: OwnSamples, prefetch: int) -> None:
+        self._own, self._prefetch = own, prefetch
 
-    def _stream(self) -> Iterator[Any]:
-        """Go on in an endless data set where the last epoch stopped."""
-        if self._endless is None:
-            self._endless = iter(self._sharded.dataset)
-        for number in range(len(self)):
-            batch = next(self._endless)
-            self.last = (number + 1) % self._accumulate == 0
-            self.count = int(tf.shape(batch[0])[0])
-            yield batch
+    def load(self, parts: list[MicroBatch]) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and targets of batches in the lengths of the plan."""
+        yield from self._own.in_parts(parts).prefetch(self._prefetch)
 
 
 def shard(
@@ -89,7 +64,7 @@ def shard(
     workers: int = 0,
     prefetch: int = 2,
     pin_memory: bool | str = "auto",
-) -> Batches:
+) -> LoopBatches:
     """Step 3: this rank's batches, disjoint and complete over ranks, the same number on each.
 
     Args:
@@ -109,32 +84,14 @@ def shard(
         DataError: The data are empty, or too few for ``drop``.
         RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
-    world = worlds.current()
-    refuse_loader_options(workers, pin_memory)
-    if isinstance(data, tf.data.Dataset):
-        settings = {
-            "batch_size": batch_size,
-            "accumulate": accumulate,
-            "uneven": uneven,
-            "shuffle": shuffle,
-            "seed": seed,
-        }
-        return Batches(shard_dataset(data, world, settings, steps_per_epoch, prefetch), accumulate)
-    check_pair(data)
-    plan = ShardPlan(
-        len(data[0]),
-        batch_size,
-        world.size,
-        accumulate,
-        uneven,
-        shuffle,
-        seed,
-        steps_per_epoch,
-        whole=is_keras3() and accumulate > 1,
-    )
-    return Batches(shard_arrays(data, plan, world.rank, prefetch, weighted=False), accumulate)
-
-
-def steps(batches: Batches) -> int:
-    """Return the optimizer updates per epoch."""
-    return batches.steps
+    asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch, workers, prefetch, pin_memory)
+    refuse_loader_options(asked)
+    if not isinstance(data, tf.data.Dataset):
+        samples, world = samples_of(data, " or a tf.data.Dataset"), worlds.current()
+        plan = asked.plan(samples, world, whole=counts_passes() and accumulate > 1)
+        return PlannedBatches(ArraySource(data, prefetch), plan, world.rank)
+    own = own_samples(data, asked)
+    if own.plan is not None:
+        return PlannedBatches(DatasetSource(own, prefetch), own.plan, own.rank)
+    assert steps_per_epoch is not None  # own_samples refuses a stream without
+    return StreamBatches(own.endless(batch_size).prefetch(prefetch), steps_per_epoch, accumulate, batch_size)

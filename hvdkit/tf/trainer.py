@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow as tf
 
-from hvdkit.errors import ModelError, RecipeError
+from hvdkit.errors import RecipeError
 from hvdkit.job.metrics import Sums
 from hvdkit.keras_common.compat import scale_loss, unscale
-from hvdkit.keras_common.models import build_loss, check_outputs
+from hvdkit.keras_common.models import build_loss
 from hvdkit.keras_common.optimizers import set_rate
 from hvdkit.keras_common.precision import check_precision, scaling_loss
 from hvdkit.keras_common.rates.schedules import check_schedule, follow_schedule
 from hvdkit.keras_common.state.files import average_statistics
 from hvdkit.keras_common.state.variables import build, model_variables, read
+from hvdkit.recipe.trees import map_tree
+from hvdkit.training.batches import Batch
+from hvdkit.training.checks import check_accuracy, check_outputs
 from hvdkit.training.trainer import LoopTrainer, Setup
 
 
@@ -32,7 +34,7 @@ class TfTrainer(LoopTrainer):
         self.rates = follow_schedule(self.optimizer, self.rates, held=self.rates.base)
         source = setup.recipe.pick("loss", "tf")
         self._loss = build_loss(source)
-        self._unchecked = isinstance(source, str)
+        self._unchecked = source == "sparse_categorical_crossentropy"
         self._metrics = [_metric(entry) for entry in setup.recipe.metrics]
         if self.model.built:
             build(self.model, self.optimizer)
@@ -64,44 +66,42 @@ class TfTrainer(LoopTrainer):
 
     def _train_epoch(self) -> Sums:
         sums = Sums()
-        for x, y in self.batches:
-            self._pass(x, y, self.batches.weight, self.batches.count, sums)
-            if self.batches.last:
+        for batch in self.batches:
+            self._announce("on_batch", batch)
+            self._pass(batch, sums)
+            if batch.last:
                 self._end_step()
-        if np.isnan(sums.means().get("loss", 0.0)) and sums.count("loss"):
-            raise ModelError("the training loss is NaN; lower the learning rate or check the data")
         return sums
 
-    def _pass(self, x: Any, y: Any, weight: float, count: int, sums: Sums) -> None:
+    def _pass(self, batch: Batch, sums: Sums) -> None:
+        x, y = (map_tree(tf.convert_to_tensor, side) for side in batch)
         if self._unchecked:
             self._unchecked = False
-            labels = y if self.batches.labels is None else self.batches.labels
-            check_outputs(self.model(x[:64]).numpy(), labels, self.world)
+            labels = y if self.batches.targets is None else self.batches.targets
+            check_outputs(self.model(map_tree(lambda part: part[:64], x)).numpy(), labels, self.world)
         set_rate(self.optimizer, self.rates.at(self.global_step))
-        values = self._train_step(x, y, tf.constant(weight, tf.float64))
+        values = self._train_step(x, y, tf.constant(batch.weight, tf.float64))
+        self._add(sums, values, batch.count)
+
+    def _add(self, sums: Sums, values: Any, count: int) -> None:
         for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):
             sums.add(name, float(value) * count, count)
 
-    def step(self, batch: Any) -> dict[str, float]:
-        """Do one update on this rank's batch ``(x, y)`` of tensors or arrays; return this rank's loss."""
+    def _train_on(self, batch: Batch) -> dict[str, float]:
         sums = Sums()
-        x, y = (tf.convert_to_tensor(part) for part in batch)
-        self._pass(x, y, 1.0, len(x), sums)
-        self._end_step()
+        self._pass(batch, sums)
         return sums.means()
 
     def _evaluate(self, data: Any) -> dict[str, float]:
         average_statistics(self.model)
         sums = Sums()
-        for x, y in self._evaluation_batches(data):
-            values = self._test_step(x, y)
-            for name, value in zip(["loss", *(name for name, _ in self._metrics)], values, strict=True):
-                sums.add(name, float(value) * len(x), len(x))
+        for batch in self._evaluation_batches(data):
+            self._add(sums, self._test_step(batch.inputs, batch.targets), batch.count)
         return self._over_ranks(sums).means()
 
     def predict(self, inputs: Any) -> Any:
-        """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
-        return self.model(tf.convert_to_tensor(inputs), training=False).numpy()
+        """Return the model's outputs for images NHWC or other arrays, as NumPy arrays."""
+        return map_tree(lambda part: part.numpy(), self.model(map_tree(tf.convert_to_tensor, inputs), training=False))
 
     def weights(self) -> dict[str, Any]:
         """Return this rank's variables as named NumPy arrays."""
@@ -110,12 +110,16 @@ class TfTrainer(LoopTrainer):
 
 def _metric(entry: Any) -> tuple[str, Any]:
     if entry == "accuracy":
-        return "accuracy", lambda y, outputs: tf.reduce_mean(
-            tf.cast(tf.equal(tf.argmax(outputs, 1), tf.cast(y, tf.int64)), tf.float32)
-        )
+        return "accuracy", _accuracy
     if callable(entry):
         return getattr(entry, "__name__", type(entry).__name__), lambda y, outputs: tf.reduce_mean(entry(y, outputs))
     raise RecipeError(f"metric {entry!r} is unknown in tf; use 'accuracy' or a callable (targets, outputs) -> mean")
+
+
+def _accuracy(y: Any, outputs: Any) -> Any:
+    check_accuracy(outputs.shape, y.shape, class_axis=-1)
+    found = tf.argmax(outputs, -1)
+    return tf.reduce_mean(tf.cast(tf.equal(found, tf.reshape(tf.cast(y, tf.int64), tf.shape(found))), tf.float32))
 
 
 def make_trainer(setup: Setup) -> TfTrainer:

@@ -1,15 +1,15 @@
 """The eight verbs for PyTorch."""
 
 from hvdkit.torch.building import build_model, build_optimizer
-from hvdkit.torch.checkpointing import read_state, restore, save
+from hvdkit.torch.checkpointing import read_saved, restore, save, take_saved
 from hvdkit.torch.devices import default_device, init, pin
 from hvdkit.torch.gradients.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.precision import computing_in
 from hvdkit.torch.rates import warmup
-from hvdkit.torch.sharding import shard, steps
+from hvdkit.torch.sharding import shard
 from hvdkit.torch.synchronising import broadcast
 from hvdkit.torch.trainer import make_trainer
-from hvdkit.training.verbs import average, scale_lr
+from hvdkit.training.verbs import average, scale_lr, steps
 
 SUFFIX = "pt"
 
@@ -27,12 +27,13 @@ __all__ = [
     "make_trainer",
     "no_sync",
     "pin",
-    "read_state",
+    "read_saved",
     "restore",
     "save",
     "scale_lr",
     "shard",
     "steps",
     "synchronize",
+    "take_saved",
     "warmup",
 ]

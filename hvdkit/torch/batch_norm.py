@@ -14,13 +14,13 @@ from hvdkit.engines.channel import Channel
 from hvdkit.engines.table import open_channel
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.job.world import World
+from hvdkit.training.batches import current_batch_counts
 
 
 class _Synchronised(nn.modules.batchnorm._BatchNorm):
     """Takes mean and variance over the samples of all ranks while it trains; otherwise torch's own layer."""
 
     _channel: Channel
-    _world: World
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise (n, channels, ...); the ranks' n may differ."""
@@ -34,13 +34,13 @@ class _Synchronised(nn.modules.batchnorm._BatchNorm):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         other = self.__class__.__new__(self.__class__)
         memo[id(self)] = other
-        memo |= {id(held): held for held in (self._channel, self._world)}
+        memo |= {id(held): held for held in (self._channel,)}
         other.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return other
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # a pickle holds torch's own layer, so that it opens without hvdkit
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_channel", "_world")}
+        state = {name: value for name, value in self.__dict__.items() if name != "_channel"}
         return copyreg._reconstructor, (plain_kind(self), object, None), state  # type: ignore[attr-defined]
 
 
@@ -82,12 +82,12 @@ def synchronise_batch_norm(world: World, model: nn.Module | None) -> None:
     channel = open_channel(world.engine, "torch")
     for layer in layers:
         layer.__class__ = _KINDS[type(layer)]
-        layer.__dict__.update(_channel=channel, _world=world)
+        layer.__dict__.update(_channel=channel)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _normalise(layer: _Synchronised, x: torch.Tensor) -> torch.Tensor:
-    statistics = _GlobalStatistics(layer._channel, counted=not layer._world.idle)
+    statistics = _GlobalStatistics(layer._channel, counted=current_batch_counts())
     return cast(torch.Tensor, _BatchNorm.apply(x, layer.weight, layer.bias, layer, statistics))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hvdkit.errors import DataError, ModelError, RecipeError
+from hvdkit.errors import DataError, RecipeError
 from hvdkit.recipe import optimizers
 from hvdkit.recipe.declaration import Data
 from hvdkit.torch.models import named_model
@@ -81,19 +81,7 @@ def _mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.T
     return torch.nn.functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype))
 
 
-def refuse_probabilities(model: torch.nn.Module, outputs: torch.Tensor) -> None:
-    """Refuse outputs that are probabilities already, where a named loss expects logits.
-
-    Raises:
-        ModelError: The model ends in a softmax or sigmoid, or every row is a distribution.
-    """
+def is_activated(model: torch.nn.Module) -> bool:
+    """Say whether a model's last layer is a softmax or sigmoid."""
     *_, last = model.modules()
-    values = outputs.detach().float()
-    rows = values.dim() == 2 and values.shape[1] > 1 and bool((values >= 0).all())
-    if isinstance(last, (torch.nn.Softmax, torch.nn.Sigmoid)) or (
-        rows and bool(((values.sum(1) - 1).abs() < 1e-4).all())
-    ):
-        raise ModelError(
-            "the model's outputs are probabilities, but this loss takes logits; "
-            "remove the softmax or sigmoid at its end"
-        )
+    return isinstance(last, (torch.nn.Softmax, torch.nn.Sigmoid))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from hvdkit.errors import CheckpointError
 from hvdkit.job import world as worlds
-from hvdkit.job.files import write_atomically
+from hvdkit.job.files import Saved, write_atomically
 from hvdkit.torch.synchronising import average_buffers, broadcast
 
 
@@ -46,39 +47,44 @@ def restore(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer 
     Raises:
         CheckpointError: The file is missing or damaged, or does not fit the model; on every rank.
     """
-    world = worlds.current()
+    return take_saved(lambda: read_saved(path), model, optimizer)
+
+
+def take_saved(
+    read: Callable[[], Saved], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> dict[str, Any]:
+    """Give all ranks a checkpoint that ``read`` returns on rank 0; return its state; called by all ranks.
+
+    Raises:
+        CheckpointError: It cannot be read, or does not fit the model; on every rank.
+    """
 
     def load() -> dict[str, Any]:
-        content = _read(path)
+        saved = read()
         try:
             if optimizer is not None:
-                if content["optimizer"] is None:
-                    raise CheckpointError(f"checkpoint {path} holds no optimizer state")
-                optimizer.load_state_dict(content["optimizer"])
-            model.load_state_dict(content["model"])
+                if saved.content["optimizer"] is None:
+                    raise CheckpointError(f"checkpoint {saved.path} holds no optimizer state")
+                optimizer.load_state_dict(saved.content["optimizer"])
+            model.load_state_dict(saved.content["model"])
         except (RuntimeError, ValueError, KeyError) as error:
             if isinstance(error, CheckpointError):
                 raise
-            raise CheckpointError(f"checkpoint {path} does not fit: {' '.join(str(error).split())[:300]}") from error
-        state: dict[str, Any] = content["state"]
-        return state
+            said = " ".join(str(error).split())[:300]
+            raise CheckpointError(f"checkpoint {saved.path} does not fit: {said}") from error
+        return saved.state
 
-    result: dict[str, Any] = world.root_only(load)
+    state: dict[str, Any] = worlds.current().root_only(load)
     broadcast(model, optimizer, root=0)
-    return result
+    return state
 
 
-def read_state(path: str) -> dict[str, Any]:
-    """Return what stands in a checkpoint beside model and optimizer.
+def read_saved(path: str) -> Saved:
+    """Read a checkpoint, on this rank alone.
 
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    state: dict[str, Any] = _read(path)["state"]
-    return state
-
-
-def _read(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         raise CheckpointError(f"checkpoint {path} does not exist")
     try:
@@ -87,4 +93,4 @@ def _read(path: str) -> dict[str, Any]:
         raise CheckpointError(f"checkpoint {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(content, dict) or not {"model", "optimizer", "state"} <= set(content):
         raise CheckpointError(f"checkpoint {path} was not written by hvdkit.torch.save")
-    return content
+    return Saved(path, content, content["state"])

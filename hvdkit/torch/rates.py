@@ -8,7 +8,7 @@ from hvdkit.recipe.plan import LearningRate
 
 
 def warmup(
-    optimizer: torch.optim.Optimizer, base: float, steps_per_epoch: int, epochs: float = 5.0
+    target: torch.optim.Optimizer, *, base: float, steps_per_epoch: int, epochs: float = 5.0
 ) -> torch.optim.lr_scheduler.LambdaLR:
     """Return a scheduler that raises the rate from ``base`` to the optimizer's over the first epochs.
 
@@ -16,14 +16,14 @@ def warmup(
     (Goyal et al., 2017, section 2.2).
 
     Args:
-        optimizer: Made with the scaled learning rate.
+        target: The optimizer, made with the scaled learning rate.
         base: The learning rate of one process.
         steps_per_epoch: Updates per epoch.
         epochs: Length of the warm-up.
     """
-    target = float(optimizer.param_groups[0]["lr"])
-    rates = LearningRate(base, target, steps_per_epoch, epochs)
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates.at(step) / target)
+    scaled = float(target.param_groups[0]["lr"])
+    rates = LearningRate(base, scaled, steps_per_epoch, epochs)
+    return torch.optim.lr_scheduler.LambdaLR(target, lambda step: rates.at(step) / scaled)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float, bases: list[float]) -> None:

@@ -8,87 +8,76 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
-from hvdkit.errors import DataError, RecipeError
+from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
-from hvdkit.job.world import World
-from hvdkit.recipe.plan import MicroBatch, ShardPlan
-from hvdkit.torch.tensors import from_array
+from hvdkit.recipe.plan import MicroBatch
+from hvdkit.recipe.trees import map_tree, samples_of
+from hvdkit.torch.tensors import channels_first, from_array
+from hvdkit.training.batches import PlannedBatches, Sharding
 
 
-class Batches:
-    """This rank's batches of every epoch; re-iterable, with a length.
+class LoaderSource:
+    """Samples of a map-style data set, collated by a ``DataLoader``.
 
     Attributes:
-        weight: What the mean loss of the current batch counts for: n_local * size * passes / n_global; 1.0 in a full
-            one. A custom loop multiplies its loss by it.
-        last: Whether an optimizer update follows the current batch.
-        count: How many samples the current batch stands for; 0 for a repeated one.
-        dataset: What the batches are taken from.
-        plan: How samples are laid out over ranks.
+        dataset: What the samples are taken from.
+        targets: All of them where the data are arrays; else None.
+        indices: Those of each batch of the current epoch.
     """
 
-    def __init__(self, dataset: Any, plan: ShardPlan, world: World, options: dict[str, Any]) -> None:
-        self.dataset, self.plan = dataset, plan
-        self.weight, self.last, self.count = 1.0, True, 0
-        self._world, self._epoch = world, 0
+    drawn = True
+
+    def __init__(self, dataset: Any, options: dict[str, Any]) -> None:
+        self.dataset = dataset
+        self.targets = dataset.targets if isinstance(dataset, ArrayDataset) else None
+        self.indices: list[list[int]] = []
         self._loader = DataLoader(dataset, batch_sampler=_Indices(self), **options)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Take the order of this epoch, counted from 0, when iteration starts again."""
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        return self.plan.passes()
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            for part, batch in zip(self.parts(), self._loader, strict=True):
-                self.weight, self.last = part.weight, part.last
-                self.count = len(part.indices) if part.weight else 0
-                self._world.idle = not self.count
-                yield batch
-        finally:
-            self._world.idle = False
-        self._epoch += 1
-
-    def parts(self) -> Iterator[MicroBatch]:
-        """Yield what each batch of the current epoch is made of."""
-        return self.plan.micro_batches(self._epoch, self._world.rank)
+    def load(self, parts: list[MicroBatch]) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and targets of each micro-batch of an epoch."""
+        self.indices = [part.indices.tolist() for part in parts]
+        for batch in self._loader:
+            inputs, targets = batch
+            yield inputs, targets
 
 
 class _Indices:
     """The batch sampler: lists of indices of the current epoch."""
 
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
+    def __init__(self, source: LoaderSource) -> None:
+        self._source = source
 
     def __iter__(self) -> Iterator[list[int]]:
-        for part in self._batches.parts():
-            yield part.indices.tolist()
+        return iter(self._source.indices)
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._source.indices)
 
 
-class ArrayDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Neutral arrays; images come out NCHW in channels_last strides."""
+class ArrayDataset(Dataset[tuple[Any, Any]]):
+    """Neutral arrays, or trees of them; images among the inputs come out NCHW in channels_last strides."""
 
-    def __init__(self, x: Any, y: Any) -> None:
-        self.x, self.y = from_array(x), from_array(y)
-        if not (self.y.is_floating_point() or self.y.is_complex()):
-            # the only integers that torch's losses take
-            self.y = self.y.long()
+    def __init__(self, data: Any) -> None:
+        self._samples = samples_of(data)
+        self._inputs = map_tree(from_array, data[0])
+        self.targets = map_tree(_as_target, data[1])
 
     def __len__(self) -> int:
-        return len(self.x)
+        return self._samples
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x, y = self.__getitems__([index])
-        return x[0], y[0]
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        inputs, targets = (map_tree(lambda part: part[0], side) for side in self.__getitems__([index]))
+        return inputs, targets
 
-    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.x[indices]
-        return (x.permute(0, 3, 1, 2) if x.dim() == 4 else x), self.y[indices]
+    def __getitems__(self, indices: list[int]) -> tuple[Any, Any]:
+        inputs = map_tree(lambda part: channels_first(part[indices]), self._inputs)
+        return inputs, map_tree(lambda part: part[indices], self.targets)
+
+
+def _as_target(array: Any) -> torch.Tensor:
+    target = from_array(array)
+    # int64 are the only integers that torch's losses take
+    return target if target.is_floating_point() or target.is_complex() else target.long()
 
 
 def shard(
@@ -103,12 +92,13 @@ def shard(
     workers: int = 0,
     prefetch: int = 2,
     pin_memory: bool | str = "auto",
-) -> Batches:
+) -> PlannedBatches:
     """Step 3: this rank's batches, disjoint and complete over ranks, the same number on each.
 
     Args:
-        data: ``(x, y)`` arrays (images NHWC; they come out NCHW in channels_last strides), a map-style data set, or a
-            ``DataLoader`` over one, whose data set, collation, workers and choice to shuffle are kept.
+        data: ``(x, y)``, two arrays or trees (tuple, list, dict) of arrays of one length (images NHWC come out NCHW in
+            channels_last strides), a map-style data set, or a ``DataLoader`` over one, whose data set, collation,
+            workers and choice to shuffle are kept.
         batch_size: Samples per process and batch.
         shuffle: A new order every epoch, from ``seed`` and the epoch alone.
         seed: The same on all ranks.
@@ -128,23 +118,16 @@ def shard(
     if isinstance(data, DataLoader):
         shuffle = isinstance(data.sampler, RandomSampler)
     options |= _loading(workers, prefetch, pin_memory)
-    size = len(cast(Sized, dataset))
-    plan = ShardPlan(size, batch_size, world.size, accumulate, uneven, shuffle, seed, steps_per_epoch)
-    return Batches(dataset, plan, world, options)
-
-
-def steps(batches: Batches) -> int:
-    """Return the optimizer updates per epoch."""
-    return batches.plan.steps
+    asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch)
+    plan = asked.plan(len(cast(Sized, dataset)), world)
+    return PlannedBatches(LoaderSource(dataset, options), plan, world.rank)
 
 
 def _source(data: Any, batch_size: int) -> tuple[Any, dict[str, Any]]:
     if isinstance(data, DataLoader):
         return _unloaded(data, batch_size)
     if isinstance(data, tuple) and len(data) == 2:
-        if len(data[0]) != len(data[1]):
-            raise DataError(f"{len(data[0])} samples but {len(data[1])} labels; give one label per sample")
-        return ArrayDataset(*data), {"collate_fn": _as_they_are}
+        return ArrayDataset(data), {"collate_fn": _as_they_are}
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise RecipeError(
             f"data of class {type(data).__name__} cannot be sharded; give arrays, a data set with __getitem__ and "

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays, broadcast_arrays, check_same
+from hvdkit.job.world import World
 from hvdkit.torch.tensors import copy_from_bytes, kind, named_tensors, to_bytes
+
+# what a broadcast seeded this rank with, so that a second one does not seed it again
+_own_seeds: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 
 
 def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None, root: int = 0) -> None:
@@ -25,6 +31,7 @@ def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
         CollectiveError: There is no such rank.
     """
     world = worlds.current()
+    world.engine.check_root(root)
     tensors = dict(named_tensors(model))
     check_same(world, {name: kind(tensor) for name, tensor in tensors.items()})
     if world.size == 1:
@@ -37,9 +44,9 @@ def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
     if world.rank != root:
         for name, tensor in tensors.items():
             copy_from_bytes(tensor, received[name])
-    if world.rank != 0 and torch.initial_seed() != world.own_seed:
-        world.own_seed = torch.initial_seed() + world.rank
-        torch.manual_seed(world.own_seed)
+    if world.rank != 0 and torch.initial_seed() != _own_seeds.get(world):
+        _own_seeds[world] = torch.initial_seed() + world.rank
+        torch.manual_seed(_own_seeds[world])
 
 
 def average_buffers(model: torch.nn.Module) -> None:

@@ -35,6 +35,11 @@ def from_array(array: ArrayLike) -> torch.Tensor:
     return torch.from_numpy(array.copy() if any(stride < 0 for stride in array.strides) else array)
 
 
+def channels_first(images: torch.Tensor) -> torch.Tensor:
+    """Return images NHWC as NCHW in channels_last strides, and other tensors as they are."""
+    return images.permute(0, 3, 1, 2) if images.dim() == 4 else images
+
+
 def to_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
     """Return the bytes of a tensor of any dtype, in logical order."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)

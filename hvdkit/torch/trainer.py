@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import torch
 
-from hvdkit.errors import DataError, ModelError, RecipeError
+from hvdkit.errors import RecipeError
 from hvdkit.job.metrics import Sums
-from hvdkit.torch.building import build_loss, refuse_probabilities
+from hvdkit.recipe.trees import map_tree
+from hvdkit.torch.building import build_loss, is_activated
 from hvdkit.torch.gradients.distribution import compression_losses
 from hvdkit.torch.precision import Precision
 from hvdkit.torch.rates import set_rate
-from hvdkit.torch.sharding import ArrayDataset
 from hvdkit.torch.synchronising import average_buffers
-from hvdkit.torch.tensors import from_array, numpy_arrays
+from hvdkit.torch.tensors import channels_first, from_array, numpy_arrays
+from hvdkit.training.batches import Batch
+from hvdkit.training.checks import check_accuracy, check_outputs
 from hvdkit.training.trainer import LoopTrainer, Setup
 
 
@@ -45,44 +46,38 @@ class TorchTrainer(LoopTrainer):
         totals = _Totals(self._device)
         self.optimizer.zero_grad()
         for batch in self.batches:
-            x, y = self._on_device(batch)
-            self._pass(x, y, self.batches.weight, self.batches.count, totals)
-            if self.batches.last:
-                self._update()
+            self._announce("on_batch", batch)
+            self._pass(batch, totals)
+            if batch.last:
+                self._end_step()
         return totals.sums()
 
-    def _pass(self, x: Any, y: Any, weight: float, count: int, totals: _Totals) -> Any:
+    def _pass(self, batch: Batch, totals: _Totals) -> None:
+        x, y = self._on_device(batch)
         with self._precision.autocast():
             outputs = self.model(x)
             if self._unchecked:
                 self._unchecked = False
-                refuse_probabilities(self.model, outputs)
-                _check_targets(outputs, self._all_targets(y))
+                labels = y if self.batches.targets is None else self.batches.targets
+                found = outputs.detach().float().cpu().numpy(), labels.cpu().numpy()
+                check_outputs(*found, self.world, activated=is_activated(self.model))
             loss = self._loss(outputs, y)
-        self._precision.backward(loss if weight == 1.0 else loss * weight)
-        totals.add("loss", loss, count)
+        self._precision.backward(loss if batch.weight == 1.0 else loss * batch.weight)
+        totals.add("loss", loss, batch.count)
         for name, metric in self._metrics:
-            totals.add(name, metric(outputs, y), count)
-        return loss
-
-    def _all_targets(self, y: torch.Tensor) -> torch.Tensor:
-        """Return the labels of all ranks where they are at hand, so that all ranks see the same error."""
-        dataset = getattr(self.batches, "dataset", None)
-        return dataset.y if isinstance(dataset, ArrayDataset) else y
+            totals.add(name, metric(outputs, y), batch.count)
+        if batch.last:
+            self._update()
 
     def _update(self) -> None:
         set_rate(self.optimizer, self.rates.at(self.global_step), self._bases)
         self._precision.step()
         self.optimizer.zero_grad()
-        self._end_step()
 
-    def step(self, batch: Any) -> dict[str, float]:
-        """Do one update on this rank's batch ``(x, y)`` of tensors or arrays; return this rank's loss."""
+    def _train_on(self, batch: Batch) -> dict[str, float]:
         self.model.train()
         totals = _Totals(self._device)
-        x, y = self._on_device(batch)
-        self._pass(x, y, 1.0, len(x), totals)
-        self._update()
+        self._pass(batch, totals)
         return totals.sums().means()
 
     def _evaluate(self, data: Any) -> dict[str, float]:
@@ -93,18 +88,18 @@ class TorchTrainer(LoopTrainer):
             for batch in self._evaluation_batches(data):
                 x, y = self._on_device(batch)
                 outputs = self.model(x)
-                totals.add("loss", self._loss(outputs, y), len(x))
+                totals.add("loss", self._loss(outputs, y), batch.count)
                 for name, metric in self._metrics:
-                    totals.add(name, metric(outputs, y), len(x))
+                    totals.add(name, metric(outputs, y), batch.count)
         return self._over_ranks(totals.sums()).means()
 
     def predict(self, inputs: Any) -> Any:
-        """Return the model's outputs for images NHWC or other arrays, as a NumPy array."""
+        """Return the model's outputs for images NHWC or other arrays, as NumPy arrays."""
         self.model.eval()
-        x = from_array(inputs)
+        x = map_tree(lambda part: channels_first(from_array(part)).to(self._device), inputs)
         with torch.no_grad(), self._precision.autocast():
-            outputs = self.model((x.permute(0, 3, 1, 2) if x.dim() == 4 else x).to(self._device))
-        return (outputs if self.recipe.precision == "fp32" else outputs.float()).cpu().numpy()
+            outputs = self.model(x)
+        return map_tree(lambda part: (part if self.recipe.precision == "fp32" else part.float()).cpu().numpy(), outputs)
 
     def weights(self) -> dict[str, Any]:
         """Return this rank's parameters and buffers as named NumPy arrays."""
@@ -128,8 +123,11 @@ class TorchTrainer(LoopTrainer):
         super()._take_position(state)
         self._precision.take_state(state)
 
-    def _on_device(self, batch: Any) -> Any:
-        return [torch.as_tensor(part).to(self._device, non_blocking=True) for part in batch]
+    def _on_device(self, batch: Batch) -> list[Any]:
+        def move(part: Any) -> torch.Tensor:
+            return torch.as_tensor(part).to(self._device, non_blocking=True)
+
+        return [map_tree(move, side) for side in batch]
 
 
 class _Totals:
@@ -152,28 +150,21 @@ class _Totals:
         sums = Sums()
         for name, value in self._values.items():
             sums.add(name, value.item(), self._counts[name])
-        if math.isnan(sums.means().get("loss", 0.0)) and sums.count("loss"):
-            raise ModelError("the training loss is NaN; lower the learning rate or check the data")
         return sums
 
 
 def _metric(entry: Any) -> tuple[str, Any]:
     if entry == "accuracy":
-        return "accuracy", lambda outputs, y: (outputs.argmax(1) == y).double().mean()
+        return "accuracy", _accuracy
     if callable(entry):
         return getattr(entry, "__name__", type(entry).__name__), entry
     raise RecipeError(f"metric {entry!r} is unknown in torch; use 'accuracy' or a callable (outputs, targets) -> mean")
 
 
-def _check_targets(outputs: torch.Tensor, y: torch.Tensor) -> None:
-    if y.is_floating_point() or outputs.dim() != 2 or not len(y):
-        return
-    highest, lowest = int(y.max()), int(y.min())
-    if lowest < 0 or highest >= outputs.shape[1]:
-        raise DataError(
-            f"label {lowest if lowest < 0 else highest} is out of range; the model has {outputs.shape[1]} outputs, "
-            f"which allow labels 0 to {outputs.shape[1] - 1}"
-        )
+def _accuracy(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    check_accuracy(outputs.shape, y.shape, class_axis=1)
+    found = outputs.argmax(1)
+    return (found == y.reshape(found.shape)).double().mean()
 
 
 def make_trainer(setup: Setup) -> TorchTrainer:

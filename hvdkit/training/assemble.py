@@ -7,14 +7,16 @@ import time
 from typing import Any, cast
 
 from hvdkit.datasets import check
-from hvdkit.errors import CheckpointError, DataError, ModelError, RecipeError
-from hvdkit.job.files import epoch_files, stray_files
+from hvdkit.errors import CheckpointError, DataError, RecipeError
+from hvdkit.job.files import Saved, epoch_files, stray_files
 from hvdkit.job.world import World
 from hvdkit.process import failures
 from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
 from hvdkit.recipe.plan import LearningRate, steps_for_rank
 from hvdkit.recipe.support import check_served, torch_only
+from hvdkit.recipe.trees import samples_of
 from hvdkit.training.backend import Backend
+from hvdkit.training.batches import Batches
 from hvdkit.training.trainer import Setup, Trainer, resumed_batch_size
 
 
@@ -48,8 +50,8 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
     device = backend.pin(recipe.pin.threads) if recipe.pin else backend.default_device()
     data = _data(recipe, framework)
     _check_shared(data, world)
-    path, saved = _newest(backend, recipe, world)
-    batch_size = resumed_batch_size(recipe, world.size, saved)
+    position, saved = _newest(backend, recipe, world)
+    batch_size = resumed_batch_size(recipe, world.size, position)
     batches = _shard(backend, recipe, data.train, batch_size, world)
     accumulate = recipe.distribute.accumulate if recipe.distribute else 1
     with backend.computing_in(recipe.precision):
@@ -58,7 +60,7 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
     rule = recipe.scale_lr.rule if recipe.scale_lr else "none"
     target = backend.scale_lr(base, rule, accumulate)
     warmup = recipe.scale_lr.warmup_epochs if recipe.scale_lr else 0.0
-    rates = LearningRate(base, target, backend.steps(batches), warmup, recipe.schedule)
+    rates = LearningRate(base, target, batches.steps, warmup, recipe.schedule)
     if recipe.distribute is not None:
         settings = recipe.distribute
         optimizer = backend.distribute(
@@ -73,11 +75,10 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
         backend, recipe, world, device, batches, data.validation, rates, model, optimizer, batch_size, started
     )
     trainer = backend.make_trainer(setup)
-    if recipe.broadcast is not None and recipe.broadcast.when == "before_first_step":
-        _check_root(recipe.broadcast.root, world)
+    if position is not None:
+        trainer.resume(saved)
+    elif recipe.broadcast is not None and recipe.broadcast.when == "before_first_step":
         backend.broadcast(model, optimizer, recipe.broadcast.root)
-    if path is not None:
-        trainer.restore(path)
     return trainer
 
 
@@ -121,10 +122,10 @@ def _check_shared(data: Data, world: World) -> None:
 def _length(part: Any) -> str:
     if part is None:
         return "none"
-    return f"{len(part[0])} samples" if isinstance(part, tuple) else f"a {type(part).__name__}"
+    return f"{samples_of(part)} samples" if isinstance(part, tuple) else f"a {type(part).__name__}"
 
 
-def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world: World) -> Any:
+def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world: World) -> Batches:
     """Step 3; without it every rank takes all the data."""
     if recipe.shard is None:
         raise RecipeError("Recipe.shard is None: every process would train on all the data; give an hvdkit.Shard()")
@@ -144,13 +145,14 @@ def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world:
     )
 
 
-def _newest(backend: Backend, recipe: Recipe, world: World) -> tuple[str | None, dict[str, Any] | None]:
-    """Let rank 0 decide, for all, which checkpoint the run goes on from; return its path and position."""
+def _newest(backend: Backend, recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, Saved | None]:
+    """Let rank 0 read the checkpoint that the run goes on from; return its position and, on rank 0, all of it."""
     settings = recipe.checkpoint
     if settings is None:
         return None, None
+    found: list[Saved] = []
 
-    def look() -> tuple[str | None, dict[str, Any] | None]:
+    def look() -> dict[str, Any] | None:
         files = epoch_files(settings.directory, backend.SUFFIX)
         if files and not settings.resume:
             raise CheckpointError(
@@ -160,12 +162,8 @@ def _newest(backend: Backend, recipe: Recipe, world: World) -> tuple[str | None,
         strays = stray_files(settings.directory)
         if strays:
             print(f"hvdkit: ignoring {len(strays)} half-written file(s) in {settings.directory}")
-        return (str(files[-1]), backend.read_state(str(files[-1]))) if files else (None, None)
+        found.extend(backend.read_saved(str(path)) for path in files[-1:])
+        return found[0].state if found else None
 
-    found: tuple[str | None, dict[str, Any] | None] = world.root_only(look)
-    return found
-
-
-def _check_root(root: int, world: World) -> None:
-    if root >= world.size:
-        raise ModelError(f"Broadcast.root is {root}; the ranks of this job are 0 to {world.size - 1}")
+    position: dict[str, Any] | None = world.root_only(look)
+    return position, found[0] if found else None

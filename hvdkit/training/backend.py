@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from hvdkit.job.files import Saved
 from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Data
+from hvdkit.training.batches import Batches
 from hvdkit.training.trainer import Setup, Trainer
 
 
@@ -34,11 +37,14 @@ class Backend(Protocol):
         workers: int = 0,
         prefetch: int = 2,
         pin_memory: bool | str = "auto",
-    ) -> Any:
+    ) -> Batches:
         """Step 3: this rank's batches."""
 
     def scale_lr(self, lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
         """Step 4: the learning rate for the global batch."""
+
+    def warmup(self, target: Any, *, base: float, steps_per_epoch: int, epochs: float = 5.0) -> Any:
+        """Step 4: what raises the rate from that of one process to the scaled one, in the framework's own way."""
 
     def distribute(
         self,
@@ -75,11 +81,14 @@ class Backend(Protocol):
     def build_optimizer(self, source: Any, model: Any) -> tuple[Any, float]:
         """Build the framework's optimizer; return it with the learning rate of one process."""
 
-    def steps(self, batches: Any) -> int:
+    def steps(self, batches: Batches) -> int:
         """Optimizer updates per epoch."""
 
-    def read_state(self, path: str) -> dict[str, Any]:
-        """Read from a checkpoint what stands beside model and optimizer."""
+    def read_saved(self, path: str) -> Saved:
+        """Read a checkpoint, on this rank alone."""
+
+    def take_saved(self, read: Callable[[], Saved], model: Any, optimizer: Any = None) -> dict[str, Any]:
+        """Give all ranks a checkpoint that ``read`` returns on rank 0; return its state."""
 
     def make_trainer(self, setup: Setup) -> Trainer:
         """Make the trainer from what the eight steps have prepared."""

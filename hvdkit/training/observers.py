@@ -9,6 +9,7 @@ from hvdkit.job import files as checkpoint
 from hvdkit.recipe.steps import Checkpoint
 
 if TYPE_CHECKING:
+    from hvdkit.training.batches import Batch
     from hvdkit.training.trainer import Trainer
 
 Record = dict[str, Any]
@@ -22,6 +23,9 @@ class Observer:
 
     def on_epoch_begin(self, trainer: Trainer) -> None:
         """Called before each epoch; ``trainer.epoch`` counts the finished ones."""
+
+    def on_batch(self, trainer: Trainer, batch: Batch) -> None:
+        """Called for each batch that this rank takes, before its pass; Keras's ``fit`` may take some ahead."""
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Called after each optimizer update; ``trainer.global_step`` counts them."""

@@ -102,7 +102,7 @@ def prepare_datasets(
 
 def _part(framework: str, arrays: Any, loader: Any) -> Part:
     if framework == "torch":
-        return Part(loader.dataset, RankSampler(loader), loader)
+        return Part(loader.source.dataset, RankSampler(loader), loader)
     if framework == "tf":
         import tensorflow as tf
 

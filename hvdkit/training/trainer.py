@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hvdkit.errors import DataError
-from hvdkit.job.files import batch_for
+from hvdkit.job.files import Saved, batch_for
 from hvdkit.job.metrics import Sums
 from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.plan import LearningRate
+from hvdkit.recipe.trees import leaves
+from hvdkit.training.batches import Batch, Batches, LoopBatches
+from hvdkit.training.checks import check_loss
 from hvdkit.training.observers import CheckpointWriter, History, Observer, Progress, Record
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ class Setup:
     recipe: Recipe
     world: World
     device: str
-    batches: Any
+    batches: Batches
     validation: Any
     rates: LearningRate
     model: Any
@@ -61,6 +64,7 @@ class Trainer(ABC):
         self.history = History()
         self.epoch = 0
         self.global_step = 0
+        self._passes = 0
         self._stop = False
         self._observers: list[Observer] = [self.history, Progress(), *self.recipe.observers]
         if self.recipe.checkpoint is not None:
@@ -117,9 +121,28 @@ class Trainer(ABC):
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs, a NumPy array, for neutral inputs; each rank predicts what it is given."""
 
-    @abstractmethod
     def step(self, batch: Any) -> dict[str, float]:
-        """Do one update on this rank's batch ``(x, y)``; return this rank's loss."""
+        """Train on one batch of this rank; every ``accumulate``-th one is followed by the update, as in ``fit``.
+
+        Args:
+            batch: A pair ``(x, y)`` of tensors or arrays, or a batch of ``trainer.batches``, which brings its weight.
+
+        Returns:
+            This rank's loss and metrics.
+        """
+        if not isinstance(batch, Batch):
+            inputs, targets = batch
+            last = (self._passes + 1) % self.accumulate == 0
+            batch = Batch(inputs, targets, len(next(leaves(inputs))), last=last)
+        self._passes = 0 if batch.last else self._passes + 1
+        measured = self._train_on(batch)
+        if batch.last:
+            self._end_step()
+        return measured
+
+    @abstractmethod
+    def _train_on(self, batch: Batch) -> dict[str, float]:
+        """Do one pass on a batch and, after the last one of an update, that; return this rank's loss and metrics."""
 
     @property
     def suffix(self) -> str:
@@ -133,6 +156,15 @@ class Trainer(ABC):
     def restore(self, path: str) -> None:
         """Continue from a file that rank 0 sees; called by all ranks."""
         self._take_position(self._setup.backend.restore(path, self.model, self.optimizer))
+
+    def resume(self, saved: Saved | None) -> None:
+        """Continue from a checkpoint that rank 0 has read; called by all ranks."""
+
+        def read() -> Saved:
+            assert saved is not None  # on rank 0, where alone this is called
+            return saved
+
+        self._take_position(self._setup.backend.take_saved(read, self.model, self.optimizer))
 
     @abstractmethod
     def weights(self) -> dict[str, Any]:
@@ -168,17 +200,16 @@ class Trainer(ABC):
         )
 
     def _dropped(self) -> str:
-        """Say how many samples are left out of every epoch, for the summary; plan is None in streams."""
-        plan = getattr(self.batches, "plan", None)
-        return f", {plan.dropped} of {plan.samples} samples dropped in every epoch" if plan and plan.dropped else ""
+        """Say how many samples are left out of every epoch, for the summary."""
+        dropped, taken = self.batches.dropped, self.batches.samples
+        return f", {dropped} of {dropped + (taken or 0)} samples dropped in every epoch" if dropped else ""
 
     def _announce(self, event: str, *arguments: Any) -> None:
         for observer in self._observers:
             getattr(observer, event)(self, *arguments)
 
     def _begin_epoch(self) -> float:
-        if hasattr(self.batches, "set_epoch"):
-            self.batches.set_epoch(self.epoch)
+        self.batches.set_epoch(self.epoch)
         self._announce("on_epoch_begin")
         return time.perf_counter()
 
@@ -197,7 +228,11 @@ class Trainer(ABC):
             validation: Averaged validation metrics; empty without validation data.
             samples: Training samples of all ranks.
             spent: This rank's seconds.
+
+        Raises:
+            ModelError: The training loss is NaN; nothing is written then.
         """
+        check_loss(metrics.get("loss", 0.0))
         slowest = float(self.world.allreduce(spent, "max"))
         self.epoch += 1
         record: Record = {
@@ -246,6 +281,8 @@ class Trainer(ABC):
 class LoopTrainer(Trainer):
     """A trainer with a custom loop, for frameworks without ``fit``."""
 
+    batches: LoopBatches
+
     def _run_epochs(self, last: int) -> None:
         while self.epoch < last and not self._stop:
             began = self._begin_epoch()
@@ -258,11 +295,10 @@ class LoopTrainer(Trainer):
     def _over_ranks(self, sums: Sums) -> Sums:
         return sums.over_ranks(self.world) if self.recipe.average is not None else sums
 
-    def _evaluation_batches(self, data: Any) -> Iterator[Any]:
+    def _evaluation_batches(self, data: Any) -> Iterator[Batch]:
         """Yield this rank's part of validation data, in order, each sample on one rank only."""
-        batches = self._setup.backend.shard(data, self._setup.batch_size, shuffle=False)
-        for batch in batches:
-            if batches.count:
+        for batch in self._setup.backend.shard(data, self._setup.batch_size, shuffle=False):
+            if batch.count:
                 yield batch
 
     @abstractmethod

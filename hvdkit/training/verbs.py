@@ -8,6 +8,7 @@ from typing import Any
 from hvdkit.job import metrics as neutral
 from hvdkit.job import world as worlds
 from hvdkit.recipe.plan import scale_factor
+from hvdkit.training.batches import Batches
 
 
 def scale_lr(lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
@@ -22,6 +23,11 @@ def scale_lr(lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
         RecipeError: The rule is unknown.
     """
     return lr * scale_factor(rule, worlds.current().size * accumulate)
+
+
+def steps(batches: Batches) -> int:
+    """Return the optimizer updates per epoch, the same on every rank."""
+    return batches.steps
 
 
 def average(metrics: Any, count: float = 1) -> Any:

@@ -50,6 +50,12 @@ def pairs(frameworks: Iterable[str] = FRAMEWORKS) -> list[Any]:
     return found
 
 
+def every_kind() -> list[Any]:
+    """Return two processes of each framework, and of Keras on torch and JAX."""
+    elsewhere = zip(("torch", "mpi"), ELSEWHERE, strict=True)
+    return [*pairs(), *(marked(entry) for engine, env in elsewhere for entry in on("keras", (engine,), env=env))]
+
+
 def alone(frameworks: Iterable[str] = FRAMEWORKS) -> list[Any]:
     """Return one process without an engine for each framework."""
     return [marked(entry) for name in frameworks for entry in on(name, ("serial",), (1,))]

@@ -45,9 +45,9 @@ def test_e04_a_loop_goes_on_from_the_epoch_that_only_rank_0_knows(ranks, tmp_pat
             """Return an optimizer with a warm-up over the first epoch, and what to call after each of its steps."""
             if framework == "torch":
                 optimizer = parts.optimizer_for("torch", model, "SGD", 0.2, momentum=0.9)
-                scheduler = hk.warmup(optimizer, 0.1, steps_per_epoch=2, epochs=1)
+                scheduler = hk.warmup(optimizer, base=0.1, steps_per_epoch=2, epochs=1)
                 return optimizer, scheduler
-            schedule = hk.warmup(0.1, 0.2, steps_per_epoch=2, epochs=1)
+            schedule = hk.warmup(0.2, base=0.1, steps_per_epoch=2, epochs=1)
             return parts.optimizer_for("tf", model, "SGD", schedule, momentum=0.9), None
 
         def train(last, seed, saved=None):

@@ -51,3 +51,11 @@ def test_two_hosts_of_four_have_ranks_4_to_7_and_local_ranks_0_to_3_on_the_secon
 
 def test_local_ranks_where_hosts_alternate_or_differ_in_size():
     assert local_ranks(["a", "b", "a", "b", "b"]) == [(0, 2, 0), (0, 3, 1), (1, 2, 0), (1, 3, 1), (2, 3, 1)]
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_a_schedule_that_is_not_finite_is_refused(factor):
+    rates = LearningRate(0.1, 0.2, 4, schedule=lambda epoch: 1.0 if epoch < 1 else factor)
+    assert rates.at(3) == 0.2
+    with pytest.raises(RecipeError, match=f"the schedule returned {factor} at epoch 1.5; it must be finite"):
+        rates.at(6)

@@ -10,7 +10,6 @@ ASKED = {
     "Distribute.sync_batchnorm": {"distribute": hvdkit.Distribute(sync_batchnorm=True)},
     "Distribute.gradient_predivide": {"distribute": hvdkit.Distribute(gradient_predivide=2.0)},
     "Distribute.reduction": {"distribute": hvdkit.Distribute(reduction="adasum")},
-    "Distribute.compression='bf16'": {"distribute": hvdkit.Distribute(compression="bf16")},
     "Recipe.compile": {"compile": True},
 }
 
@@ -23,6 +22,14 @@ def test_a_field_that_a_framework_does_not_serve_is_refused_with_the_reason(name
         hvdkit.apply(recipe, framework=framework)
     assert str(caught.value).startswith(f"{name} is not served by {framework}: ")
     assert str(caught.value).endswith("; leave it out or use 'torch'")
+
+
+@pytest.mark.parametrize("framework", ["tf", "keras"])
+def test_a_compression_that_keras_cannot_send_is_refused(framework):
+    distribute = hvdkit.Distribute(compression="bf16")
+    recipe = hvdkit.Recipe(model="mnist_cnn", data=lambda: 1 / 0, optimizer=hvdkit.SGD(), distribute=distribute)
+    with pytest.raises(hvdkit.errors.RecipeError, match=r"compression='bf16' is not served by tf and keras: .*'torch'"):
+        hvdkit.apply(recipe, framework=framework)
 
 
 WRONG = {

@@ -1,107 +1,112 @@
-"""Step 3 for TensorFlow: this rank's batches as a ``tf.data.Dataset``, from arrays or the user's own data set."""
+"""Step 3 for TensorFlow: ``tf.data`` sets of batches, from arrays or the user's own data set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvdkit.errors import DataError, RecipeError
+from hvdkit.job import world as worlds
 from hvdkit.job.world import World
-from hvdkit.keras_common.data.weights import sample_weights, weight_type
+from hvdkit.keras_common.data.weights import weight_type
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
+from hvdkit.recipe.trees import is_branch, map_tree, samples_of
+from hvdkit.training.batches import Sharding
+
+Weigh = Callable[[MicroBatch], Any]
 
 
-class Sharded:
-    """This rank's batches of every epoch.
-
-    Attributes:
-        plan: How samples are laid out over ranks; None for an endless stream.
-        labels: Those of all ranks, where they are arrays, or None.
-        dataset: Batches ``(x, y)``, or ``(x, y, weight per sample)`` with ``weighted``; each iteration is one epoch.
-    """
-
-    def __init__(self, plan: ShardPlan | None, rank: int, steps: int) -> None:
-        self.plan, self.rank, self.steps = plan, rank, steps
-        self.epoch = 0
-        self.dataset: Any = None
-        self.labels: Any = None
-
-    def parts(self) -> Iterator[MicroBatch]:
-        """Yield what each batch of the current epoch is made of."""
-        assert self.plan is not None
-        return self.plan.micro_batches(self.epoch, self.rank)
-
-    @property
-    def passes(self) -> int:
-        """Batches per epoch."""
-        return self.plan.passes() if self.plan is not None else self.steps
-
-
-def shard_arrays(data: Any, plan: ShardPlan, rank: int, prefetch: int, weighted: bool) -> Sharded:
-    """Shard neutral arrays ``(x, y)``; the order is hvdkit's own, whatever the number of processes.
-
-    With ``weighted`` each sample carries the weight of its batch.
-    """
-    x, y = (np.asarray(part) for part in data)
-    sharded = Sharded(plan, rank, plan.steps)
-    sharded.labels = y
-
-    def batches() -> Iterator[Any]:
-        for part in sharded.parts():
-            batch = (x[part.indices], y[part.indices])
-            yield (*batch, sample_weights(part, plan)) if weighted else batch
-
-    signature = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in (x, y)]
-    if weighted:
-        signature.append(tf.TensorSpec((None,), weight_type()))
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=tuple(signature))
-    sharded.dataset = dataset.apply(tf.data.experimental.assert_cardinality(sharded.passes)).prefetch(prefetch)
-    return sharded
-
-
-def shard_dataset(data: Any, world: World, settings: dict[str, Any], steps: int | None, prefetch: int) -> Sharded:
-    """Shard the user's own data set of single samples, before shuffle and batch.
+def array_batches(data: Any, parts: Callable[[], list[MicroBatch]], weigh: Weigh | None = None) -> Any:
+    """Return a data set of batches of ``(x, y)``, made in the background.
 
     Args:
-        data: A ``tf.data.Dataset`` that is neither batched nor repeated; endless or of unknown length only with
-            ``steps``.
-        world: The job.
-        settings: ``batch_size``, ``accumulate``, ``uneven``, ``shuffle`` and ``seed``.
-        steps: Updates per epoch and process, or None for all the data.
-        prefetch: Batches prepared ahead.
+        data: Two arrays or trees of arrays.
+        parts: Says at the start of each iteration what its batches are made of.
+        weigh: Returns one weight per sample; None for batches without weights.
+    """
+    pair = _arrays(data)
+
+    def batches() -> Iterator[Any]:
+        for part in parts():
+            batch = map_tree(operator.itemgetter(part.indices), pair)
+            yield batch if weigh is None else (*batch, weigh(part))
+
+    signature = map_tree(lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), pair)
+    if weigh is not None:
+        signature = (*signature, tf.TensorSpec((None,), weight_type()))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(parts())))
+
+
+def _arrays(data: Any) -> Any:
+    """Return a pair of trees of arrays in which lists are tuples: ``tf.data`` takes a list for an array."""
+    return tuple(map_tree(np.asarray, _without_lists(side)) for side in data)
+
+
+def _without_lists(tree: Any) -> Any:
+    if not is_branch(tree):
+        return tree
+    if isinstance(tree, dict):
+        return {name: _without_lists(part) for name, part in tree.items()}
+    return tuple(_without_lists(part) for part in tree)
+
+
+@dataclass(frozen=True)
+class OwnSamples:
+    """This rank's part of the user's own data set of single samples.
+
+    Attributes:
+        dataset: The samples, shuffled if that was asked for.
+        plan: How they are laid out in batches; None for a stream.
+        rank: This rank.
+    """
+
+    dataset: Any
+    plan: ShardPlan | None
+    rank: int
+
+    def in_parts(self, parts: list[MicroBatch]) -> Any:
+        """Return a data set of batches in the lengths of an epoch."""
+        counts = [len(part.indices) for part in parts]
+        return _in_lengths(self.dataset.take(sum(counts)), counts, max(counts))
+
+    def endless(self, batch_size: int) -> Any:
+        """Return a data set of full batches that begins again at its end."""
+        return self.dataset.repeat().batch(batch_size, drop_remainder=True)
+
+
+def own_samples(data: Any, asked: Sharding) -> OwnSamples:
+    """Take this rank's part of a data set, before shuffle and batch.
+
+    Args:
+        data: A ``tf.data.Dataset`` of single samples that is neither batched nor repeated; endless or of unknown length
+            only with ``steps_per_epoch``.
+        asked: What ``shard`` was asked for.
 
     Raises:
-        RecipeError: The data set is batched, repeated without ``steps``, or shuffled without a seed.
+        RecipeError: The data set is batched, repeated without steps, or shuffled without a seed.
         DataError: The data are empty or too few.
     """
+    world = worlds.current()
     _check_order(data)
     samples = int(data.cardinality().numpy())
     if samples == 0:
         raise DataError("the training data are empty; give at least one sample")
-    mine = data.shard(world.size, world.rank)
-    batch, passes = settings["batch_size"], settings["accumulate"]
+    mine, seed = data.shard(world.size, world.rank), asked.seed + world.rank
     if samples < 0:
-        if steps is None:
+        if asked.steps_per_epoch is None:
             raise RecipeError("the data set is endless or of unknown length; give Recipe(steps_per_epoch=...)")
-        sharded = Sharded(None, world.rank, steps)
-        if settings["shuffle"]:
-            mine = mine.shuffle(10 * batch, seed=settings["seed"] + world.rank)
-        sharded.dataset = mine.repeat().batch(batch, drop_remainder=True).prefetch(prefetch)
-        return sharded
-    plan = ShardPlan(
-        samples, batch, world.size, passes, settings["uneven"], shuffle=False, seed=0, limit=steps, whole=False
-    )
-    sharded = Sharded(plan, world.rank, plan.steps)
-    counts = [len(part.indices) for part in sharded.parts()]
-    if settings["shuffle"]:
-        mine = mine.shuffle(min(samples, 10_000), seed=settings["seed"] + world.rank)
+        return OwnSamples(mine.shuffle(10 * asked.batch_size, seed=seed) if asked.shuffle else mine, None, world.rank)
+    plan = asked.plan(samples, world, shuffle=False)
+    if asked.shuffle:
+        mine = mine.shuffle(min(samples, 10_000), seed=seed)
     # a rank that has run out of samples repeats one, at weight 0 or as padding
-    mine = mine.concatenate(data.take(1)).take(sum(counts))
-    sharded.dataset = _in_lengths(mine, counts, batch).prefetch(prefetch)
-    return sharded
+    return OwnSamples(mine.concatenate(data.take(1)), plan, world.rank)
 
 
 def _in_lengths(samples: Any, counts: list[int], batch: int) -> Any:
@@ -134,31 +139,21 @@ def _is_seeded(node: Any) -> bool:
     return any(int(tf.get_static_value(seed) or 0) for seed in (node._seed, node._seed2))
 
 
-def refuse_loader_options(workers: int, pin_memory: bool | str) -> None:
+def is_dataset(data: Any) -> bool:
+    """Say whether data are a ``tf.data.Dataset``."""
+    return isinstance(data, tf.data.Dataset)
+
+
+def refuse_loader_options(asked: Sharding) -> None:
     """Refuse what ``tf.data`` cannot do.
 
     Raises:
-        RecipeError: Loader processes or pinned memory are asked for.
+        RecipeError: Worker processes or pinned memory are asked for.
     """
-    if workers:
-        raise RecipeError(f"Shard.workers is {workers}, but tf.data has its own threads; leave it at 0")
-    if pin_memory is True:
+    if asked.workers:
+        raise RecipeError(f"Shard.workers is {asked.workers}, but tf.data has its own threads; leave it at 0")
+    if asked.pin_memory is True:
         raise RecipeError("Shard.pin_memory is True, but tf.data places batches itself; use 'auto'")
-
-
-def check_pair(data: Any) -> None:
-    """Check that data are a pair of arrays of one length.
-
-    Raises:
-        RecipeError: They are not a pair.
-        DataError: The lengths differ.
-    """
-    if not isinstance(data, tuple) or len(data) != 2:
-        raise RecipeError(
-            f"data of class {type(data).__name__} cannot be sharded; give arrays (x, y) or a tf.data.Dataset"
-        )
-    if len(data[0]) != len(data[1]):
-        raise DataError(f"{len(data[0])} samples but {len(data[1])} labels; give one label per sample")
 
 
 def take_evaluation(data: Any, world: World, batch_size: int) -> Any:
@@ -168,8 +163,8 @@ def take_evaluation(data: Any, world: World, batch_size: int) -> Any:
         DataError: There are fewer samples than processes.
     """
     if not isinstance(data, tf.data.Dataset):
-        check_pair(data)
-        data = tf.data.Dataset.from_tensor_slices(tuple(np.asarray(part) for part in data))
+        samples_of(data)
+        data = tf.data.Dataset.from_tensor_slices(_arrays(data))
     else:
         _check_order(data)
     if data.cardinality() == tf.data.INFINITE_CARDINALITY:

@@ -55,12 +55,11 @@ def distribute_optimizer(
     if applies_its_own_way(inner) and (accumulate > 1 or clip_norm is not None):
         raise ModelError(f"{type(inner).__name__} applies gradients in its own way; leave out accumulate and clip_norm")
     channel = shared_channel()
-    channel.check_compression(compression)
+    reduction = Reduction(channel, compression, clip_norm)
     if library() == "torch" and channel.size > 1:
         _reduce_alone(optimizer, model)
     if channel.size > 1 and count_samples and model is None:
         _check_wrapping_to_come(optimizer)
-    reduction = Reduction(channel, compression, clip_norm)
     _watch_apply(optimizer, reduction)
     if accumulate > 1:
         accumulate_in(inner, accumulate)

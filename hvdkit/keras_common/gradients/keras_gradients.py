@@ -7,8 +7,6 @@ from typing import Any
 
 from keras import ops
 
-_HALF_MAX = 65504.0
-
 
 def as_tensor(gradient: Any) -> Any:
     """Return a gradient, which may be an array, as a tensor."""
@@ -65,9 +63,9 @@ def unflatten(flat: Any, like: list[Any], divisor: Any = None) -> list[Any]:
     return result
 
 
-def half(flat: Any, size: int) -> Any:
-    """Return half precision, limited so that a sum over ``size`` ranks stays finite; infinities stay infinite."""
-    limited = ops.where(ops.isinf(flat), flat, ops.clip(flat, -_HALF_MAX / size, _HALF_MAX / size))
+def half(flat: Any, limit: float) -> Any:
+    """Return half precision, finite numbers limited; infinities stay infinite."""
+    limited = ops.where(ops.isinf(flat), flat, ops.clip(flat, -limit, limit))
     return ops.cast(limited, "float16")
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdkit.engines.channel import Channel
-from hvdkit.engines.table import open_channel
+from hvdkit.engines.table import shared_channel as channel_for_all
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.keras_common.compat import library
-
-_CHANNEL = "_keras_channel"
+from hvdkit.recipe.support import check_keras_compression
+from hvdkit.training.narrow import largest_term
 
 
 class Reduction:
@@ -25,9 +25,15 @@ class Reduction:
         count: Samples behind the gradients of the pass under way, noted by the loss; None if nobody noted it, and then
             every rank counts the same.
         early: Gradients come averaged already, from the outermost optimizer.
+
+    Raises:
+        RecipeError: Keras's gradients cannot be sent in this compression.
+        EngineError: The engine cannot sum what it sends.
     """
 
     def __init__(self, channel: Channel, compression: str = "none", clip_norm: float | None = None) -> None:
+        check_keras_compression(compression)
+        channel.check_compression(compression)
         self._channel = channel
         self._compression, self._clip_norm = compression, clip_norm
         self._math = gradient_math()
@@ -83,7 +89,9 @@ class Reduction:
         math = self._math
         if self._compression == "fp16":
             total = self._channel.allreduce(math.flatten([], count))[-1]
-            half = math.half(math.flatten(parts, None) * (math.scalar(count) / total), self._channel.size)
+            half = math.half(
+                math.flatten(parts, None) * (math.scalar(count) / total), largest_term("fp16", self._channel.size)
+            )
             return math.unflatten(math.single(self._channel.allreduce(half)), parts), total
         flat = self._channel.allreduce(math.flatten(parts, count))
         return math.unflatten(flat, parts, divisor=flat[-1]), flat[-1]
@@ -102,12 +110,7 @@ def _present(change: Callable[[list[Any]], list[Any]], gradients: list[Any]) -> 
 
 def shared_channel() -> Channel:
     """Return the one channel of this job; tapes come and go with every step, but to open a channel takes all ranks."""
-    world = worlds.current()
-    channel: Channel | None = getattr(world, _CHANNEL, None)
-    if channel is None:
-        channel = open_channel(world.engine, library())
-        setattr(world, _CHANNEL, channel)
-    return channel
+    return channel_for_all(worlds.current().engine, library())
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 
 from hvdkit.keras_common.compat import keras, loss_tracker
 from hvdkit.keras_common.gradients.reduction import Reduction, gradient_math
+from hvdkit.recipe.trees import leaves
 
 
 def note_samples(model: Any, reduction: Reduction) -> None:
@@ -65,7 +66,7 @@ def _before_loss(model: Any, note: Callable[[Any, Any], None]) -> None:
     def noting(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
         if given.get("y_pred") is not None:
-            note(gradient_math().length(_first(given["y_pred"])), given.get("sample_weight"))
+            note(gradient_math().length(next(leaves(given["y_pred"]))), given.get("sample_weight"))
         return compute_loss(*args, **kwargs)
 
     object.__setattr__(model, "compute_loss", noting)
@@ -82,9 +83,3 @@ def _track(model: Any, change: Callable[[Any], Any], count: Any) -> None:
         return update(tracker, change(values), sample_weight=count)
 
     object.__setattr__(tracker, "update_state", counted)
-
-
-def _first(outputs: Any) -> Any:
-    while isinstance(outputs, (list, tuple, dict)):
-        outputs = next(iter(outputs.values() if isinstance(outputs, dict) else outputs))
-    return outputs

@@ -9,8 +9,6 @@ from tensorflow.python.ops import control_flow_util
 
 from hvdkit.errors import ModelError
 
-_HALF_MAX = 65504.0
-
 
 def as_tensor(gradient: Any) -> Any:
     """Return a gradient, which may be an array, as a tensor."""
@@ -80,9 +78,8 @@ def unflatten(flat: Any, like: list[Any], divisor: Any = None) -> list[Any]:
     ]
 
 
-def half(flat: Any, size: int) -> Any:
-    """Return half precision, limited so that a sum over ``size`` ranks stays finite; infinities stay infinite."""
-    limit = _HALF_MAX / size
+def half(flat: Any, limit: float) -> Any:
+    """Return half precision, finite numbers limited; infinities stay infinite."""
     limited = tf.where(tf.math.is_inf(flat), flat, tf.clip_by_value(flat, -limit, limit))
     return tf.cast(limited, tf.float16)
 

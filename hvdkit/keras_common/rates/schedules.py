@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.keras_common.compat import innermost, is_schedule, keras, schedule_of
-from hvdkit.keras_common.state.variables import to_numpy
+from hvdkit.keras_common.compat import innermost, is_schedule, keras, schedule_of, to_numpy
 from hvdkit.recipe.plan import LearningRate
 from hvdkit.training import verbs
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays
-from hvdkit.job.files import read_arrays, write_arrays
+from hvdkit.job.files import Saved, read_arrays, write_arrays
 from hvdkit.keras_common.state.variables import broadcast, build, model_variables, optimizer_variables, read, write
 
 SUFFIX = "npz"
@@ -38,30 +39,41 @@ def restore(path: str, model: Any, optimizer: Any = None) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is missing or damaged, or does not fit the model; on every rank.
     """
+    return take_saved(lambda: read_saved(path), model, optimizer)
+
+
+def take_saved(read: Callable[[], Saved], model: Any, optimizer: Any = None) -> dict[str, Any]:
+    """Give all ranks a checkpoint that ``read`` returns on rank 0; return its state; called by all ranks.
+
+    Raises:
+        CheckpointError: It cannot be read, or does not fit the model; on every rank.
+    """
     world = worlds.current()
     if optimizer is not None:
         build(model, optimizer)
     variables = model_variables(model) | (optimizer_variables(optimizer) if optimizer is not None else {})
 
     def load() -> dict[str, Any]:
-        arrays, state = read_arrays(path)
+        saved = read()
+        arrays = saved.content
         if optimizer is None:
             arrays = {name: value for name, value in arrays.items() if name.startswith("model/")}
-        write(variables, arrays, f"checkpoint {path}")
-        return state
+        write(variables, arrays, f"checkpoint {saved.path}")
+        return saved.state
 
     state: dict[str, Any] = world.root_only(load)
     broadcast(world, model, optimizer, root=0)
     return state
 
 
-def read_state(path: str) -> dict[str, Any]:
-    """Return what stands in a checkpoint beside model and optimizer.
+def read_saved(path: str) -> Saved:
+    """Read a checkpoint, on this rank alone.
 
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    return read_arrays(path)[1]
+    arrays, state = read_arrays(path)
+    return Saved(path, arrays, state)
 
 
 def average_statistics(model: Any) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
-
 from hvdkit.errors import CheckpointError, ModelError
 from hvdkit.job.arrays import Arrays, broadcast_arrays
 from hvdkit.job.world import World
 from hvdkit.keras_common.compat import (
-    is_keras3,
-    keras,
-    library,
     name_of,
+    needs_build,
     rate_variable,
     scale_variables,
     seed_variables,
+    separate_global_seed,
+    steady_name,
+    to_numpy,
 )
 
 
@@ -39,10 +38,7 @@ def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     variables = [*optimizer.variables, *scale_variables(optimizer)]
     apart = rate is not None and all(rate is not variable for variable in variables)
     named = _named("optimizer", [*variables, rate] if apart else variables)
-    if is_keras3():
-        return named
-    # Keras 2 puts its name before slots that a step has created, but not before those that build() has
-    return {name.replace(f"/{optimizer.name}/", "/", 1): variable for name, variable in named.items()}
+    return {steady_name(name, optimizer): variable for name, variable in named.items()}
 
 
 def shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
@@ -62,12 +58,6 @@ def shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
 
 def _named(prefix: str, variables: list[Any]) -> dict[str, Any]:
     return {f"{prefix}/{number}/{name_of(variable)}": variable for number, variable in enumerate(variables)}
-
-
-def to_numpy(variable: Any) -> NDArray[Any]:
-    """Return a variable's value on the host."""
-    value: NDArray[Any] = keras().ops.convert_to_numpy(variable) if is_keras3() else variable.numpy()
-    return value
 
 
 def read(variables: dict[str, Any]) -> Arrays:
@@ -93,7 +83,7 @@ def build(model: Any, optimizer: Any) -> None:
     """Create the optimizer's variables, without a step."""
     if isinstance(optimizer, (list, tuple)):
         return
-    if not getattr(optimizer, "built", False) or not is_keras3():
+    if needs_build(optimizer):
         optimizer.build(model.trainable_variables)
 
 
@@ -122,10 +112,4 @@ def separate_random_state(world: World, model: Any) -> None:
         state = to_numpy(variable)
         state[0] += world.rank
         variable.assign(state)
-    if library() == "tf" and not is_keras3():
-        import tensorflow as tf
-        from tensorflow.python.eager import context
-
-        seed = context.global_seed()
-        if seed is not None:
-            tf.random.set_seed(seed + world.rank)
+    separate_global_seed(world.rank)

@@ -93,7 +93,11 @@ class View(ABC):
 
     @abstractmethod
     def record_batches(self, trainer: Trainer, recorder: Recorder) -> None:
-        """Let the recorder note every micro-batch that a trainer takes."""
+        """Let the recorder see what the model is given, where that is more than the batches that are announced."""
+
+    def random_now(self) -> Arrays:
+        """Return the random state that a pass draws from, for the reference to draw the same."""
+        return {}
 
     @abstractmethod
     def reference(self, recipe: Recipe) -> Reference:

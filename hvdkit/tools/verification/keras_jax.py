@@ -9,7 +9,6 @@ import numpy as np
 
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.tools.verification.keras_ops import OpsReference
-from hvdkit.tools.verification.keras_ops import record_batches as record_batches
 from hvdkit.tools.verification.reference import Gradients
 
 

@@ -43,9 +43,11 @@ def fetch(model: Any) -> None:
 def record_batches(trainer: Any, recorder: Any) -> None:
     """Note what the model's training step is given; a sample of weight 0 stands for none."""
     step = trainer.model.train_step
+    recorder.sees_batches = False
 
     def note(x: Any, y: Any, weights: Any) -> None:
-        recorder.note_batch(trainer, x, y, {}, len(x) if np.any(weights) else 0, None)
+        count = len(x) if np.any(weights) else 0
+        recorder.note_batch(x, y, {}, count, None, trainer.global_step + 1, trainer.epoch)
 
     def recorded(data: Any) -> Any:
         x, y, *weights = data

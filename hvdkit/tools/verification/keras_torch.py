@@ -8,7 +8,6 @@ import torch
 
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.tools.verification.keras_ops import OpsReference
-from hvdkit.tools.verification.keras_ops import record_batches as record_batches
 from hvdkit.tools.verification.reference import Gradients
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.keras_common.compat import keras, library, name_of, seed_variables
+from hvdkit.keras_common.compat import keras, library, name_of, seed_variables, to_numpy
 from hvdkit.keras_common.models import load_arrays, named_arrays
-from hvdkit.keras_common.state.variables import to_numpy
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.tools.verification.framework_view import View
 from hvdkit.tools.verification.reference import Reference
@@ -108,10 +107,8 @@ class KerasView(View):
         return x
 
     def record_batches(self, trainer: Any, recorder: Any) -> None:
-        """Let the recorder note every batch that a trainer takes, or that ``fit`` trains on."""
-        if self.framework == "tf":
-            trainer.batches = _Recorded(trainer, recorder)
-        else:
+        """Let the recorder see what ``fit`` gives to the training step, on TensorFlow."""
+        if self.framework == "keras" and library() == "tf":
             self.library.record_batches(trainer, recorder)
 
     def reference(self, recipe: Recipe) -> Reference:
@@ -131,26 +128,6 @@ class KerasView(View):
     def _untrained(self, model: Any) -> list[Any]:
         seeds = {id(variable) for variable in seed_variables(model)}
         return [variable for variable in model.non_trainable_variables if id(variable) not in seeds]
-
-
-class _Recorded:
-    """A rank's batches, noted as they are taken."""
-
-    def __init__(self, trainer: Any, recorder: Any) -> None:
-        self._trainer, self._recorder = trainer, recorder
-        self._inner = trainer.batches
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __iter__(self) -> Iterator[Any]:
-        for x, y in self._inner:
-            weight, count = self._inner.weight, self._inner.count
-            self._recorder.note_batch(self._trainer, np.asarray(x), np.asarray(y), {}, count, weight)
-            yield x, y
 
 
 def _named(variables: Any) -> dict[str, Any]:

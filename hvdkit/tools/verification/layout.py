@@ -10,6 +10,7 @@ import numpy as np
 
 from hvdkit.errors import RecipeError
 from hvdkit.recipe.declaration import Data, Recipe
+from hvdkit.recipe.trees import is_branch
 
 DTYPES = ("float32", "float64")
 
@@ -90,9 +91,15 @@ def expected_rate(recipe: Recipe, base: float, layout: Layout, step: int) -> flo
 
 
 def load_data(recipe: Recipe, framework: str) -> Data:
-    """Return the recipe's data, all of them."""
+    """Return the recipe's data, all of them.
+
+    Raises:
+        RecipeError: They are trees of arrays, which verify does not follow yet.
+    """
     source = recipe.pick("data", framework)
     data: Data = source if isinstance(source, Data) else source()
+    if isinstance(data.train, tuple) and any(is_branch(view) for view in data.train):
+        raise RecipeError("verify follows one array of inputs and one of targets, but the recipe's data are trees")
     return data
 
 

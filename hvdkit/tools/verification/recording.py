@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hvdkit.tools.verification.framework_view import View
 from hvdkit.tools.verification.storage import Log, digests, sample_digests
 from hvdkit.training.observers import Observer, Record
 
 if TYPE_CHECKING:
+    from hvdkit.training.batches import Batch
     from hvdkit.training.trainer import Trainer
 
 
@@ -18,11 +21,19 @@ class Recorder(Observer):
     def __init__(self, view: View, folder: str) -> None:
         self._view = view
         self.log = Log(folder)
+        self.sees_batches = True
         self.epochs: list[dict[str, float]] = []
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Note the state that the first update starts from."""
         self._note(trainer)
+
+    def on_batch(self, trainer: Trainer, batch: Batch) -> None:
+        """Note a batch, which says itself where it belongs: ``fit`` may take some ahead."""
+        if self.sees_batches:
+            update = batch.epoch * trainer.steps_per_epoch + batch.number // trainer.accumulate + 1
+            x, y = (np.asarray(part) for part in batch)
+            self.note_batch(x, y, self._view.random_now(), batch.count, batch.weight, update, batch.epoch)
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Note the state after an update."""
@@ -33,18 +44,8 @@ class Recorder(Observer):
         left_out = ("epoch", "seconds", "samples_per_second", "learning_rate")
         self.epochs.append({name: float(value) for name, value in record.items() if name not in left_out})
 
-    def note_batch(
-        self,
-        trainer: Trainer,
-        x: Any,
-        y: Any,
-        extra: Any,
-        count: int,
-        weight: float | None,
-        position: tuple[int, int] | None = None,
-    ) -> None:
-        """Note a micro-batch of the update under way, or of the update (from 1) and epoch (from 0) in ``position``."""
-        update, epoch = position or (trainer.global_step + 1, trainer.epoch)
+    def note_batch(self, x: Any, y: Any, extra: Any, count: int, weight: float | None, update: int, epoch: int) -> None:
+        """Note a micro-batch of an update (from 1) and an epoch (from 0)."""
         self.log.add_micro(
             x,
             y,

@@ -111,33 +111,15 @@ class TorchView(View):
         return x.transpose(0, 2, 3, 1) if x.ndim == 4 else x
 
     def record_batches(self, trainer: Any, recorder: Any) -> None:
-        """Let the recorder note every batch that a trainer takes."""
-        trainer.batches = _Recorded(trainer, recorder)
+        """Do nothing: the loop trains on the batches that it announces."""
+
+    def random_now(self) -> Arrays:
+        """Return the random state that a pass draws from."""
+        return {"random": torch.get_rng_state().numpy()}
 
     def reference(self, recipe: Recipe) -> Reference:
         """Make the reference."""
         return TorchReference(self, recipe)
-
-
-class _Recorded:
-    """A rank's batches, noted as they are taken."""
-
-    def __init__(self, trainer: Any, recorder: Any) -> None:
-        self._trainer, self._recorder = trainer, recorder
-        self._inner = trainer.batches
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __iter__(self) -> Iterator[Any]:
-        for x, y in self._inner:
-            extra = {"random": torch.get_rng_state().numpy()}
-            weight, count = self._inner.weight, self._inner.count
-            self._recorder.note_batch(self._trainer, np.asarray(x), np.asarray(y), extra, count, weight)
-            yield x, y
 
 
 class TorchReference(Reference):

@@ -9,6 +9,7 @@ import torch
 
 from hvdkit.engines.channel import Channel
 from hvdkit.recipe.steps import Distribute
+from hvdkit.training.narrow import largest_term
 
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -66,10 +67,8 @@ class NarrowMean(Reduction):
 
     def __init__(self, channel: Channel, compression: str, factor: float) -> None:
         super().__init__(channel)
-        self._dtype, self._factor, size = _NARROW[compression], factor, channel.size
-        about = torch.finfo(self._dtype)
-        # each term may be rounded up once, and the sum once for every term that is added
-        self._limit = about.max / size / (1.0 + about.eps * (1.0 + size / 2.0))
+        self._dtype, self._factor = _NARROW[compression], factor
+        self._limit = largest_term(compression, channel.size)
         self._counts: dict[torch.device, torch.Tensor] = {}
 
     def start(self, flat: torch.Tensor, lengths: list[int]) -> Any:

@@ -172,24 +172,19 @@ def test_warmup_of_eight_processes_has_round_epoch_ends(ranks):
         import keras_runs as runs
 
         import hvdkit.keras as hk
-        from hvdkit.job import world as worlds
 
         runs.fresh()
         hk.init()
         model = runs.small_net()
         model.compile(optimizer=keras.optimizers.SGD(0.08), loss=runs.cross_entropy())
-        warmup = hk.warmup(0.08, epochs=3, steps_per_epoch=14)
+        warmup = hk.warmup(0.08, base=0.01, epochs=3, steps_per_epoch=14)
         warmup.set_model(model)
-        world, rates = worlds.current(), []
-        size, world.size = world.size, 8  # the arithmetic alone
-        try:
-            for epoch in range(4):
-                warmup.on_epoch_begin(epoch)
-                for batch in range(14):
-                    warmup.on_train_batch_begin(batch)
-                rates.append(float(runs.values([model.optimizer.learning_rate])[0]))
-        finally:
-            world.size = size
+        rates = []
+        for epoch in range(4):
+            warmup.on_epoch_begin(epoch)
+            for batch in range(14):
+                warmup.on_train_batch_begin(batch)
+            rates.append(float(runs.values([model.optimizer.learning_rate])[0]))
         return rates
 
     for rates in ranks.run(body):

@@ -163,8 +163,8 @@ def test_what_cannot_be_distributed_is_refused(ranks):
             "twice": "this optimizer is distributed already; call distribute once for each optimizer",
             "foreign": f"object (builtins) is no optimizer of Keras {version}; take model and optimizer from the same "
             "Keras",
-            "softmax": "the model's outputs are probabilities, but a named loss takes logits; remove the softmax at "
-            "its end",
+            "softmax": "the model's outputs are probabilities, but this loss takes logits; remove the softmax or "
+            "sigmoid at its end",
             "label": "label 3 is out of range; the model has 3 outputs, which allow labels 0 to 2",
             "negative": "label -1 is out of range; the model has 3 outputs, which allow labels 0 to 2",
             "model": f"Recipe.model must build a model of Keras {version}, it gave builtins.NoneType",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RATES = "hvdkit/keras_common/rates/driven_rates.py"
+FIT_DATASET = "hvdkit/keras/fit_dataset.py"
 TF_DATASETS = "hvdkit/keras_common/data/tf_datasets.py"
 VERSIONS = "hvdkit/keras_common/compat.py"
 WRAPPING = "hvdkit/keras_common/gradients/torch_wrapping.py"
@@ -74,6 +75,8 @@ TABLE = (
     PrivateName("tf", "shuffled:Shuffle", TF_DATASETS, "find a shuffle before the shard", "class"),
     PrivateName("tf", "repeated:Repeat", TF_DATASETS, "find a repetition before the shard", "class"),
     PrivateName("tf", "batched:Batch", TF_DATASETS, "find batches before the shard", "class"),
+    PrivateName("tf", "batched:_variant_tensor", FIT_DATASET, "be a data set that knows its plan", "value"),
+    PrivateName("tf", "batched:_inputs", FIT_DATASET, "be a data set that knows its plan"),
     PrivateName(
         "tf",
         "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext",
@@ -83,7 +86,7 @@ TABLE = (
     PrivateName(
         "tf",
         "tensorflow.python.eager.context.global_seed",
-        "hvdkit/keras_common/state/variables.py",
+        VERSIONS,
         "give each rank its own random numbers in Keras 2",
     ),
     PrivateName("keras", "sgd:_clip_gradients", VERSIONS, "reduce gradients once per update, before clipping", "hook"),

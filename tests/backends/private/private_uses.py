@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-# of hvdkit's own objects, or of its marks on those of others; the last is in Python's documentation
+# of hvdkit's own objects, or of its marks on those of others; the last two are in Python's documentation
 NOT_FOREIGN = {
     "_channel",
     "_world",
@@ -18,6 +18,7 @@ NOT_FOREIGN = {
     "_hvdkit_reduced",
     "_hvdkit_reduction",
     "_exit",
+    "_fields",
 }
 _PRIVATE = re.compile(r"_[A-Za-z]\w*")
 _PRIVATE_MODULE = re.compile(r"(\w+\.)*(src|_[A-Za-z]\w*)(\.\w+)*|tensorflow\.python(\.\w+)*")

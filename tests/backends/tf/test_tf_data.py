@@ -185,7 +185,7 @@ def test_warmup_is_a_stock_schedule_with_round_epoch_ends(ranks):
         import hvdkit.tf as hk
 
         hk.init()
-        schedule = hk.warmup(0.01, 0.08, steps_per_epoch=14, epochs=3)
+        schedule = hk.warmup(0.08, base=0.01, steps_per_epoch=14, epochs=3)
         return type(schedule) is keras.optimizers.schedules.PolynomialDecay, [float(schedule(s)) for s in range(60)]
 
     for stock, rates in ranks.run(body):

@@ -130,7 +130,7 @@ def test_recipes_that_torch_cannot_train_are_refused(ranks):
         "RecipeError: Recipe.data must give hvdkit.Data(train=..., validation=...), not list",
         "RecipeError: Recipe.shard is None: every process would train on all the data",
         "RecipeError: Recipe.steps_per_epoch is 1, counted for one process",
-        "ModelError: Broadcast.root is 2; the ranks of this job are 0 to 1",
+        "CollectiveError: root is 2; the ranks of this job are 0 to 1",
         "LaunchError: this process already uses engine 'torch'; it cannot change to 'mpi'",
     ]
     for texts in ranks.run(body):

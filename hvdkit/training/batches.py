@@ -1,0 +1,284 @@
+"""One rank's batches: what every ``shard`` returns, and what trainers, ``fit``, ``verify`` and observers read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hvdkit.job.world import World
+from hvdkit.recipe.plan import MicroBatch, ShardPlan
+
+if TYPE_CHECKING:
+    from hvdkit.recipe.plan import Indices
+
+
+# layers that take statistics over ranks leave out a rank whose batch only repeats a sample
+_counts: ContextVar[bool] = ContextVar("current batch counts", default=True)
+
+
+def current_batch_counts() -> bool:
+    """Say whether the batch that a loop over :class:`Batches` is at stands for samples; True outside of one."""
+    return _counts.get()
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What ``shard`` is asked for; see the backends' ``shard``."""
+
+    batch_size: int
+    shuffle: bool = True
+    seed: int = 0
+    uneven: str = "exact"
+    accumulate: int = 1
+    steps_per_epoch: int | None = None
+    workers: int = 0
+    prefetch: int = 2
+    pin_memory: bool | str = "auto"
+
+    def plan(
+        self, samples: int, world: World, *, shuffle: bool | None = None, whole: bool = False, alone: bool = False
+    ) -> ShardPlan:
+        """Lay samples out over the ranks.
+
+        Args:
+            samples: All of them.
+            world: The job.
+            shuffle: Whether the plan draws the order; as asked for if None.
+            whole: Give the last update of an epoch as many passes as the others.
+            alone: The samples are this rank's own.
+
+        Raises:
+            DataError: The data are empty, or too few for ``drop``.
+            RecipeError: A number is below 1, or ``uneven`` is unknown.
+        """
+        return ShardPlan(
+            samples,
+            self.batch_size,
+            1 if alone else world.size,
+            self.accumulate,
+            self.uneven,
+            self.shuffle if shuffle is None else shuffle,
+            self.seed,
+            self.steps_per_epoch,
+            whole=whole,
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets, to be unpacked or indexed as a pair, and what they count for.
+
+    Attributes:
+        inputs: What the model is given: a tree of arrays or tensors of one length.
+        targets: What its outputs are held against: a tree of arrays or tensors of the same length.
+        count: How many samples the batch stands for; 0 where a rank has no sample left and repeats one.
+        weight: What the mean loss of the batch counts for: n_local * size * passes / n_global; 1.0 in a full one.
+        last: Whether an optimizer update follows.
+        epoch: The epoch, from 0.
+        number: The place in its epoch, from 0.
+        indices: Which samples these are, int64, where hvdkit draws them; else None.
+    """
+
+    inputs: Any
+    targets: Any
+    count: int
+    weight: float = 1.0
+    last: bool = True
+    epoch: int = 0
+    number: int = 0
+    indices: Indices | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.inputs, self.targets))
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: Any) -> Any:
+        return (self.inputs, self.targets)[place]
+
+
+class Batches(Protocol):
+    """This rank's share of every epoch, whatever takes it: a loop or ``fit``.
+
+    Attributes:
+        steps: Optimizer updates per epoch, the same on every rank.
+        samples: Training samples of an epoch over all ranks; None for a stream.
+        dropped: Samples that are left out of every epoch.
+        targets: Those of all ranks where they are arrays; else None.
+    """
+
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def samples(self) -> int | None: ...  # noqa: D102
+    @property
+    def dropped(self) -> int: ...  # noqa: D102
+    @property
+    def targets(self) -> Any: ...  # noqa: D102
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of this epoch, counted from 0, when iteration starts again."""
+
+    def __len__(self) -> int:
+        """Return the batches per epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch: inputs, targets and, for ``fit``, weights if there are any."""
+
+
+class LoopBatches(Batches, Protocol):
+    """Batches for a loop; re-iterable: the next iteration takes the next epoch.
+
+    Attributes:
+        weight: That of the current batch, for custom loops: they multiply their loss by it.
+        count: That of the current batch.
+        last: That of the current batch.
+    """
+
+    weight: float
+    count: int
+    last: bool
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of an epoch."""
+
+
+class Planned:
+    """Samples of a set of known length, laid out by a plan for one epoch after the other.
+
+    Attributes:
+        plan: How they are laid out over ranks.
+        rank: This rank.
+        epoch: The epoch whose order comes next, counted from 0.
+    """
+
+    def __init__(self, plan: ShardPlan, rank: int) -> None:
+        self.plan, self.rank = plan, rank
+        self.epoch = 0
+
+    @property
+    def steps(self) -> int:
+        """Optimizer updates per epoch, the same on every rank."""
+        return self.plan.steps
+
+    @property
+    def samples(self) -> int | None:
+        """Training samples of an epoch over all ranks."""
+        return self.plan.samples - self.plan.dropped
+
+    @property
+    def dropped(self) -> int:
+        """Samples that are left out of every epoch."""
+        return self.plan.dropped
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of this epoch, counted from 0, when iteration starts again."""
+        self.epoch = epoch
+
+    def parts(self) -> list[MicroBatch]:
+        """Return what each batch of the epoch is made of."""
+        return list(self.plan.micro_batches(self.epoch, self.rank))
+
+    def __len__(self) -> int:
+        return self.plan.passes()
+
+
+class Source(Protocol):
+    """Where the samples come from, in one framework.
+
+    Attributes:
+        targets: All targets where they are arrays; else None.
+        drawn: Whether the samples are those that the plan's indices name.
+    """
+
+    targets: Any
+    drawn: bool
+
+    def load(self, parts: list[MicroBatch]) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and targets of each micro-batch of an epoch."""
+
+
+class _Current(ABC):
+    """What is known of the batch that a loop is at."""
+
+    def __init__(self) -> None:
+        self.weight, self.count, self.last = 1.0, 0, True
+
+    @abstractmethod
+    def _batches(self) -> Iterator[Batch]:
+        """Yield the batches of the epoch."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        try:
+            for batch in self._batches():
+                self.weight, self.count, self.last = batch.weight, batch.count, batch.last
+                _counts.set(batch.count > 0)
+                yield batch
+        finally:
+            _counts.set(True)
+
+
+class PlannedBatches(_Current, Planned):
+    """Batches of a set of known length, in the order of a plan.
+
+    Attributes:
+        source: Where the samples come from.
+    """
+
+    def __init__(self, source: Source, plan: ShardPlan, rank: int) -> None:
+        _Current.__init__(self)
+        Planned.__init__(self, plan, rank)
+        self.source = source
+
+    @property
+    def targets(self) -> Any:
+        """The targets of all ranks where they are arrays; else None."""
+        return self.source.targets
+
+    def _batches(self) -> Iterator[Batch]:
+        parts, epoch = self.parts(), self.epoch
+        for number, (part, (inputs, targets)) in enumerate(zip(parts, self.source.load(parts), strict=True)):
+            indices = part.indices if self.source.drawn else None
+            yield Batch(inputs, targets, part.count, part.weight, part.last, epoch, number, indices)
+        self.epoch = epoch + 1
+
+
+class StreamBatches(_Current):
+    """Full batches of a stream, which goes on where the last epoch stopped.
+
+    Attributes:
+        steps: Optimizer updates per epoch.
+    """
+
+    samples: int | None = None
+    dropped = 0
+    targets: Any = None
+
+    def __init__(self, batches: Any, steps: int, accumulate: int, batch_size: int) -> None:
+        super().__init__()
+        self.steps = steps
+        self._accumulate, self._batch_size = accumulate, batch_size
+        self._source: Any = batches
+        self._running: Iterator[Any] | None = None
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Count epochs from here; a stream has no order to repeat."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self.steps * self._accumulate
+
+    def _batches(self) -> Iterator[Batch]:
+        if self._running is None:
+            self._running = iter(self._source)
+        epoch = self._epoch
+        for number in range(len(self)):
+            inputs, targets = next(self._running)
+            last = (number + 1) % self._accumulate == 0
+            yield Batch(inputs, targets, self._batch_size, last=last, epoch=epoch, number=number)
+        self._epoch = epoch + 1
