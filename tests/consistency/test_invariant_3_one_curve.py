@@ -1,5 +1,8 @@
 """Invariant 3: the frameworks of this environment, each in a separate process, have one curve of losses.
 
+In double precision: in single, rounding alone, which differs by processor, sooner or later decides which of two equal
+values a pooling layer takes, and the curves part by 4 %.
+
 The learning rate that momentum has folded in (Keras) is held to the reference in ``test_matrix.py``, ResNet34 in
 ``test_resnet34.py``.
 """
@@ -15,14 +18,26 @@ HERE = [entry for entry in alone() if not any(mark.name == "skip" for mark in en
 
 
 def body(framework):
+    from hvdkit.tools.verification.framework_view import view_of
+
+    view = view_of(framework)
+    view.set_dtype("float64")
+    try:
+        return losses(framework)
+    finally:
+        view.set_dtype("float32")
+
+
+def losses(framework):
     import hvdkit
     from hvdkit.datasets import synthetic
 
-    data = synthetic(samples=STEPS * BATCH, shape=(28, 28, 1), classes=10)
+    x, y = synthetic(samples=STEPS * BATCH, shape=(28, 28, 1), classes=10).train
     recipe = hvdkit.Recipe(
         model="mnist_cnn",
-        data=hvdkit.Data(train=data.train),
-        optimizer=hvdkit.SGD(0.01, momentum=0.9),
+        data=hvdkit.Data(train=(x.astype("float64"), y)),
+        # both are exact in single precision, in which Keras keeps them
+        optimizer=hvdkit.SGD(2.0**-7, momentum=0.875),
         batch_size=BATCH,
         seed=5,
         scale_lr=hvdkit.ScaleLR(warmup_epochs=0.2),
@@ -43,4 +58,4 @@ def test_50_steps_of_the_mnist_net_have_the_same_losses_in_all_frameworks(pools)
     assert len(curves[first]) == STEPS
     assert curves[first][-1] < 0.5 * curves[first][0]
     for other in others:
-        assert curves[other] == pytest.approx(curves[first], rel=1e-4), (first, other)
+        assert curves[other] == pytest.approx(curves[first], rel=1e-9), (first, other)
