@@ -182,6 +182,9 @@ class Pool:
             listener.bind(f"{folder}/ranks")
             listener.listen(self.size)
             env = {"HVDKIT_TEST_SOCKET": f"{folder}/ranks", "HVDKIT_TEST_ENGINE": self.engine}
+            # Horovod's ranks ask each other every millisecond whether there is work, also while other tests run: three
+            # that wait take most of a core
+            env["HOROVOD_CYCLE_TIME"] = "5"
             if self.combination.library:
                 env["HVDKIT_TEST_LIBRARY"] = self.combination.library
             # for the ranks alone: horovodrun loads TensorFlow to look at it, and crashes with KERAS_BACKEND=torch
