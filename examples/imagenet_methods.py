@@ -15,7 +15,7 @@ import hvdkit.torch as hk
 from hvdkit.errors import CheckpointError, LaunchError
 from hvdkit.job.files import write_atomically
 from hvdkit.process.environment import launched_as
-from hvdkit.torch.synchronising import average_buffers
+from hvdkit.torch.synchronising import synchronise_statistics
 
 
 class Single:
@@ -154,7 +154,7 @@ class Horovod(Single):
         yield from self.training
 
     def validation_batches(self, model: torch.nn.Module) -> Iterator[Any]:
-        average_buffers(model)
+        synchronise_statistics(model)
         for batch in self.validation:
             if self.validation.count:
                 yield batch

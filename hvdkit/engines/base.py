@@ -7,8 +7,8 @@ import math
 import pickle
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,9 @@ class Engine(ABC):
     rank: int
     size: int
     control: ControlChannel | None = None
+    # the verb that runs, and what rank 0 alone runs, for messages
+    _verb: str = ""
+    _alone: str = ""
 
     @functools.cached_property
     def shared_channels(self) -> dict[str, Any]:
@@ -211,6 +214,24 @@ class Engine(ABC):
         """Mark a wait for the other ranks, so that the control channel can end one that cannot end."""
         return waiting(self.control, what)
 
+    @contextmanager
+    def inside(self, verb: str) -> Iterator[None]:
+        """Name the verb whose collectives run inside; of verbs that call each other, the outermost."""
+        outer, self._verb = self._verb, self._verb or f"{verb}()"
+        try:
+            yield
+        finally:
+            self._verb = outer
+
+    @contextmanager
+    def alone(self, section: str) -> Iterator[None]:
+        """Refuse collectives inside, which this rank runs without the others."""
+        outer, self._alone = self._alone, section
+        try:
+            yield
+        finally:
+            self._alone = outer
+
     def check_root(self, root: int) -> None:
         """Check that a rank is one of this job.
 
@@ -224,6 +245,12 @@ class Engine(ABC):
         """Raise on every rank if they are not all about to do the same thing."""
         if self.size == 1:
             return
+        signature = f"{self._verb}: {signature}" if self._verb else signature
+        if self._alone:
+            raise CollectiveError(
+                f"{self._verb or signature} is called inside {self._alone}, which runs on rank 0 alone; call it "
+                "outside, on all ranks"
+            )
         digest = np.array([zlib.crc32(signature.encode())], np.int64)
         with self.waiting(signature):
             digests = self._do_allgather(digest.view(np.uint8), [8] * self.size).view(np.int64)
@@ -233,7 +260,9 @@ class Engine(ABC):
             rows = self._do_allgather(text, [200] * self.size).reshape(self.size, 200)
         other = next(rank for rank in range(self.size) if digests[rank] != digests[0])
         first, second = (rows[rank].tobytes().decode().rstrip() for rank in (0, other))
-        raise CollectiveError(f"ranks disagree: rank 0 asks for {first}, rank {other} for {second}")
+        raise CollectiveError(
+            f"ranks disagree: rank 0 asks for {first}, rank {other} for {second}{_advice(first, second)}"
+        )
 
     def _counts(self, count: int) -> list[int]:
         mine = np.array([count], np.int64).view(np.uint8)
@@ -253,6 +282,14 @@ class Engine(ABC):
             receive = [int(n) for n in table.view(np.int64).reshape(self.size, self.size)[:, self.rank]]
             joined = self._do_alltoall(np.concatenate(parts), send, receive)
         return list(np.split(joined, np.cumsum(receive)[:-1]))
+
+
+def _advice(first: str, second: str) -> str:
+    """Name the verbs that ranks are in, if they are in different ones."""
+    verbs = [verb for verb, found, _ in (text.partition("(): ") for text in (first, second)) if found]
+    if not verbs or verbs[:1] == verbs[1:]:
+        return ""
+    return f"; call {' and '.join(f'{verb}()' for verb in verbs)} on all ranks"
 
 
 def _check_plain(value: Array) -> None:

@@ -39,7 +39,11 @@ def check_same(world: World, kinds: Mapping[str, str]) -> None:
                     f"{other.get(name, 'missing')} on rank {rank}; build it from the same settings on every rank"
                 )
         if list(first) != list(other):
-            raise ModelError(f"the model's parts come in another order on rank {rank} than on rank 0")
+            mine, theirs = next(pair for pair in zip(first, other, strict=True) if pair[0] != pair[1])
+            raise ModelError(
+                f"the model's parts come in another order on rank {rank}, {theirs!r} where rank 0 has {mine!r}; "
+                "take them from a list, or from model.parameters(), not from a set"
+            )
 
 
 def broadcast_arrays(world: World, arrays: Mapping[str, NDArray[Any]], root: int) -> Arrays:

@@ -32,11 +32,13 @@ class World:
         node: The number of this node, 0 to nodes - 1.
         nodes: The number of nodes.
         reason: Why this engine was taken.
+        guard: Whether data and weights are compared between ranks, so that a forgotten step is found.
     """
 
-    def __init__(self, engine: Engine, reason: str, library: str | None) -> None:
+    def __init__(self, engine: Engine, reason: str, library: str | None, guard: bool = True) -> None:
         self._engine = engine
         self.reason = reason
+        self.guard = guard
         self.library = library
         self.rank, self.size = engine.rank, engine.size
         self.local_rank, self.local_size, self.node, self.nodes = engine.placement() or self._gathered_placement()
@@ -116,11 +118,13 @@ class World:
 
         Raises:
             HvdkitError: What ``action`` raised on rank 0, of the same class.
+            CollectiveError: ``action`` calls a collective, which the other ranks would not.
         """
         result, problem = None, None
         if self.is_root:
             try:
-                result = action()
+                with self.engine.alone(f"root_only({getattr(action, '__name__', type(action).__name__)})"):
+                    result = action()
             except HvdkitError as error:
                 problem = error
         result, problem = self.engine.broadcast_object((result, problem), 0)
@@ -139,12 +143,14 @@ class World:
         self._engine.shutdown()
 
 
-def init(engine: str = "auto", library: str | None = None) -> World:
+def init(engine: str = "auto", library: str | None = None, guard: bool | None = None) -> World:
     """Step 1: join the job. A second call returns the same world.
 
     Args:
         engine: ``auto``, ``horovod``, ``torch``, ``mpi`` or ``serial``.
         library: The tensor library that is trained, ``torch``, ``tf`` or ``jax``; None for none.
+        guard: Compare data and weights between ranks now and then, and stop where they differ; None leaves it as it is,
+            at first True.
 
     Raises:
         EngineError: The engine is unknown, not installed, or not built for the library; or another library is
@@ -156,10 +162,10 @@ def init(engine: str = "auto", library: str | None = None) -> World:
     if library not in (None, *libraries()):
         raise EngineError(f"library {library!r} is unknown; use {', '.join(libraries())} or None")
     if _current is not None:
-        return _same_world(_current, engine, library)
+        return _same_world(_current, engine, library, guard)
     _refuse_two_libraries(library)
     choice = choose(engine, library)
-    _current = World(create(choice, library), choice.reason, library)
+    _current = World(create(choice, library), choice.reason, library, guard is not False)
     failures.announce_on(_current.rank, _current.control)
     atexit.register(_leave_at_exit)
     return _current
@@ -176,12 +182,13 @@ def current() -> World:
     return _current
 
 
-def _same_world(world: World, engine: str, library: str | None) -> World:
+def _same_world(world: World, engine: str, library: str | None, guard: bool | None) -> World:
     if engine not in ("auto", world.engine.name):
         raise LaunchError(f"this process already uses engine {world.engine.name!r}; it cannot change to {engine!r}")
     if library is not None and world.library not in (None, library):
         raise EngineError(f"this process already trains with {world.library!r}; start another process for {library!r}")
     world.library = world.library or library
+    world.guard = world.guard if guard is None else guard
     return world
 
 

@@ -8,11 +8,11 @@ from hvdkit.keras.rates import warmup
 from hvdkit.keras.sharding import shard
 from hvdkit.keras.synchronising import broadcast
 from hvdkit.keras.trainer import make_trainer
-from hvdkit.keras_common.building import build_model, build_optimizer
+from hvdkit.keras_common.building import build_model, build_optimizer, seed_all
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
-from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, take_saved
+from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, synchronise_statistics, take_saved
 from hvdkit.training.verbs import average, steps
 
 __all__ = [
@@ -33,8 +33,10 @@ __all__ = [
     "restore",
     "save",
     "scale_lr",
+    "seed_all",
     "shard",
     "steps",
+    "synchronise_statistics",
     "take_saved",
     "warmup",
 ]

@@ -11,7 +11,7 @@ from hvdkit.keras.rate_callbacks import LearningRateScheduleCallback, LearningRa
 from hvdkit.keras_common.compat import keras
 from hvdkit.keras_common.gradients.distribution import follow_wrapping
 from hvdkit.keras_common.state import variables
-from hvdkit.keras_common.state.files import average_statistics
+from hvdkit.keras_common.state.files import synchronise_statistics
 
 __all__ = [
     "BroadcastGlobalVariablesCallback",
@@ -103,5 +103,5 @@ class MetricAverageCallback(_Callback):
         """Return the training metrics of this epoch, the first time with the statistics averaged."""
         if self._training is None:
             self._training = summed_results(self.model, worlds.current(), self._rules)
-            average_statistics(self.model)
+            synchronise_statistics(self.model)
         return self._training

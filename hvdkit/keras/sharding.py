@@ -8,12 +8,15 @@ import numpy as np
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
+from hvdkit.job.collective import on_all_ranks
 from hvdkit.keras.fit_batches import ArrayBatches, FitBatches
 from hvdkit.keras_common.compat import counts_passes, library
 from hvdkit.recipe.trees import map_tree, samples_of
 from hvdkit.training.batches import Sharding
+from hvdkit.training.same_data import check_same_arrays
 
 
+@on_all_ranks
 def shard(
     data: Any,
     batch_size: int,
@@ -47,14 +50,16 @@ def shard(
         to ``fit`` with it; a model that was given to ``distribute`` does so by itself.
 
     Raises:
-        DataError: The data are empty, or too few for ``drop``.
+        DataError: The data are empty, too few for ``drop``, or, arrays, not the same on all ranks.
         RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
     asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch, workers, prefetch, pin_memory)
     world, whole = worlds.current(), counts_passes() and accumulate > 1
     if library() != "tf":
         _refuse_loading(asked)
-        return ArrayBatches(data, asked.plan(samples_of(data), world, whole=whole), world.rank)
+        plan = asked.plan(samples_of(data), world, whole=whole)
+        check_same_arrays(world, data)
+        return ArrayBatches(data, plan, world.rank)
     from hvdkit.keras import fit_dataset
     from hvdkit.keras_common.data import tf_datasets
 
@@ -62,6 +67,7 @@ def shard(
     if tf_datasets.is_dataset(data):
         return fit_dataset.from_samples(tf_datasets.own_samples(data, asked), asked)
     plan = asked.plan(samples_of(data, " or a tf.data.Dataset"), world, whole=whole)
+    check_same_arrays(world, data)
     return fit_dataset.from_arrays(data, plan, world.rank, prefetch)
 
 

@@ -17,7 +17,7 @@ from hvdkit.keras_common.models import build_loss
 from hvdkit.keras_common.optimizers import set_rate
 from hvdkit.keras_common.precision import check_precision
 from hvdkit.keras_common.rates.schedules import check_schedule, follow_schedule
-from hvdkit.keras_common.state.files import average_statistics
+from hvdkit.keras_common.state.files import synchronise_statistics
 from hvdkit.keras_common.state.variables import build, model_variables, read
 from hvdkit.recipe.trees import is_branch, map_tree
 from hvdkit.training.batches import Batch
@@ -139,7 +139,7 @@ class KerasTrainer(Trainer):
         return self._stop
 
     def _evaluate(self, data: Any) -> dict[str, float]:
-        average_statistics(self.model)
+        synchronise_statistics(self.model)
         batches = evaluation_batches(data, self._setup.batch_size)
         average = MetricAverageCallback()
         callbacks = [] if self.recipe.average is None else [average]

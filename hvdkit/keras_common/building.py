@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hvdkit.job import random_streams
 from hvdkit.keras_common import models, optimizers
 from hvdkit.recipe.declaration import Data
+
+
+def seed_all(seed: int) -> None:
+    """Start the generators of Python and NumPy alike on all ranks; the model has seeds of its own."""
+    random_streams.seed_python_and_numpy(seed)
 
 
 def build_model(source: Any, seed: int, device: str, data: Data | None = None) -> Any:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvdkit.errors import RecipeError
-from hvdkit.recipe.checks import fail, is_number, one_of, true_or_false, whole
+from hvdkit.recipe.checks import fail, one_of, true_or_false, whole
 from hvdkit.recipe.steps import Average, Broadcast, Checkpoint, Distribute, Init, Pin, ScaleLR, Shard
+from hvdkit.recipe.stopping import is_target, parse_target
 
 FRAMEWORKS = ("torch", "tf", "keras")
 LOSSES = ("sparse_categorical_crossentropy", "mean_squared_error")
@@ -56,12 +57,14 @@ class Recipe:
         steps_per_epoch: Counted for one process and divided by the number of processes; needed for endless data.
         schedule: A multiplier on the scaled rate as a function of the fractional epoch, in force after warm-up.
         stop_at: ``{metric: value}``: training stops after the epoch in which the averaged validation metric (training
-            metric without validation data) reaches the value; a loss by falling, all others by rising.
+            metric without validation data) reaches the value. Losses, errors and the like fall to it; accuracy, AUC and
+            the like rise; for other names give ``("falling", value)`` or ``("rising", value)``.
         precision: ``fp32``, ``bf16`` or ``fp16``: what the model computes in, while its weights stay float32. In fp16
             the loss is scaled, and all ranks skip an update whose reduced gradient is not finite. Keras takes it as the
             dtype policy under which the model is built.
         compile: Compile the model, by ``torch.compile`` (torch only).
         observers: What watches the run beside history, progress and checkpoints.
+        guard: Compare data and weights between ranks now and then, and stop where they differ.
 
     Raises:
         RecipeError: A field has a wrong value; the message names the field, the value and what is allowed.
@@ -77,10 +80,11 @@ class Recipe:
     seed: int = 0
     steps_per_epoch: int | None = None
     schedule: Callable[[float], float] | None = None
-    stop_at: Mapping[str, float] | None = None
+    stop_at: Mapping[str, float | tuple[str, float]] | None = None
     precision: str = "fp32"
     compile: bool = False
     observers: tuple[Any, ...] = ()
+    guard: bool = True
     init: Init | None = field(default_factory=Init)
     pin: Pin | None = field(default_factory=Pin)
     shard: Shard | None = field(default_factory=Shard)
@@ -104,6 +108,7 @@ class Recipe:
             fail(self, "schedule", "a function of the epoch or None")
         one_of(self, "precision", PRECISIONS)
         true_or_false(self, "compile")
+        true_or_false(self, "guard")
         self._check_steps()
         self._check_stop_at()
         for name in ("model", "data", "loss", "optimizer"):
@@ -132,9 +137,10 @@ class Recipe:
             fail(self, "stop_at", 'a dict, such as {"accuracy": 0.9}, or None')
         if self.stop_at and self.average is None:
             fail(self, "stop_at", "None where average is None: ranks would stop after different epochs")
-        for metric, value in (self.stop_at or {}).items():
-            if not isinstance(metric, str) or not is_number(value):
+        for metric, target in (self.stop_at or {}).items():
+            if not isinstance(metric, str) or not is_target(target):
                 fail(self, "stop_at", "a dict from metrics' names to numbers")
+            _, value = parse_target(metric, target)
             if metric == "accuracy" and not 0 < value <= 1:
                 fail(self, "stop_at", f"an accuracy in 0..1 (write {value / 100:g} for {value:g} %)")
 

@@ -1,10 +1,10 @@
 """The eight verbs for TensorFlow with a custom loop."""
 
-from hvdkit.keras_common.building import build_model, build_optimizer
+from hvdkit.keras_common.building import build_model, build_optimizer, seed_all
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
-from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, take_saved
+from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, synchronise_statistics, take_saved
 from hvdkit.tf.distribution import DistributedGradientTape, distribute
 from hvdkit.tf.process import init
 from hvdkit.tf.rates import warmup
@@ -30,8 +30,10 @@ __all__ = [
     "restore",
     "save",
     "scale_lr",
+    "seed_all",
     "shard",
     "steps",
+    "synchronise_statistics",
     "take_saved",
     "warmup",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvdkit.job import world as worlds
+from hvdkit.job.collective import on_all_ranks
 from hvdkit.keras_common.compat import counts_passes
 from hvdkit.keras_common.data.tf_datasets import (
     OwnSamples,
@@ -18,6 +19,7 @@ from hvdkit.keras_common.data.tf_datasets import (
 from hvdkit.recipe.plan import MicroBatch
 from hvdkit.recipe.trees import samples_of
 from hvdkit.training.batches import LoopBatches, PlannedBatches, Sharding, StreamBatches
+from hvdkit.training.same_data import check_same_arrays
 
 
 class ArraySource:
@@ -52,6 +54,7 @@ class DatasetSource:
         yield from self._own.in_parts(parts).prefetch(self._prefetch)
 
 
+@on_all_ranks
 def shard(
     data: Any,
     batch_size: int,
@@ -81,13 +84,14 @@ def shard(
         pin_memory: Not available here.
 
     Raises:
-        DataError: The data are empty, or too few for ``drop``.
+        DataError: The data are empty, too few for ``drop``, or, arrays, not the same on all ranks.
         RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
     asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch, workers, prefetch, pin_memory)
     refuse_loader_options(asked)
     if not isinstance(data, tf.data.Dataset):
         samples, world = samples_of(data, " or a tf.data.Dataset"), worlds.current()
+        check_same_arrays(world, data)
         plan = asked.plan(samples, world, whole=counts_passes() and accumulate > 1)
         return PlannedBatches(ArraySource(data, prefetch), plan, world.rank)
     own = own_samples(data, asked)

@@ -13,7 +13,7 @@ from hvdkit.keras_common.models import build_loss
 from hvdkit.keras_common.optimizers import set_rate
 from hvdkit.keras_common.precision import check_precision, scaling_loss
 from hvdkit.keras_common.rates.schedules import check_schedule, follow_schedule
-from hvdkit.keras_common.state.files import average_statistics
+from hvdkit.keras_common.state.files import synchronise_statistics
 from hvdkit.keras_common.state.variables import build, model_variables, read
 from hvdkit.recipe.trees import map_tree
 from hvdkit.training.batches import Batch
@@ -64,6 +64,9 @@ class TfTrainer(LoopTrainer):
         """Return the mean over the batch, and what the layers' regularisers add to it, as Keras's ``fit`` does."""
         return tf.add_n([tf.reduce_mean(self._loss(y, outputs)), *self.model.losses])
 
+    def _metric_names(self) -> list[str]:
+        return ["loss", *(name for name, _ in self._metrics)]
+
     def _train_epoch(self) -> Sums:
         sums = Sums()
         for batch in self.batches:
@@ -93,7 +96,7 @@ class TfTrainer(LoopTrainer):
         return sums.means()
 
     def _evaluate(self, data: Any) -> dict[str, float]:
-        average_statistics(self.model)
+        synchronise_statistics(self.model)
         sums = Sums()
         for batch in self._evaluation_batches(data):
             self._add(sums, self._test_step(batch.inputs, batch.targets), batch.count)

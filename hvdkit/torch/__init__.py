@@ -3,11 +3,12 @@
 from hvdkit.torch.building import build_model, build_optimizer
 from hvdkit.torch.checkpointing import read_saved, restore, save, take_saved
 from hvdkit.torch.devices import default_device, init, pin
-from hvdkit.torch.gradients.distribution import compression_losses, distribute, no_sync, synchronize
+from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.precision import computing_in
+from hvdkit.torch.random_state import seed_all
 from hvdkit.torch.rates import warmup
 from hvdkit.torch.sharding import shard
-from hvdkit.torch.synchronising import broadcast
+from hvdkit.torch.synchronising import broadcast, synchronise_statistics
 from hvdkit.torch.trainer import make_trainer
 from hvdkit.training.verbs import average, scale_lr, steps
 
@@ -31,8 +32,10 @@ __all__ = [
     "restore",
     "save",
     "scale_lr",
+    "seed_all",
     "shard",
     "steps",
+    "synchronise_statistics",
     "synchronize",
     "take_saved",
     "warmup",

@@ -142,10 +142,12 @@ class _BatchNorm(torch.autograd.Function):
         _update_running(layer, mean, variance, count)
         mean, inverse = mean.to(wide.dtype), (variance + layer.eps).rsqrt().to(wide.dtype)
         ctx.save_for_backward(x, weight, mean, inverse, count)
-        ctx.axes, ctx.statistics, ctx.has_bias = axes, statistics, bias is not None
+        ctx.axes, ctx.statistics, ctx.bias_type = axes, statistics, None if bias is None else bias.dtype
         normal = (wide - _spread(mean, x)) * _spread(inverse, x)
-        if weight is not None and bias is not None:
-            normal = torch.addcmul(_spread(bias.to(wide.dtype), x), normal, _spread(weight.to(wide.dtype), x))
+        if weight is not None:
+            normal = normal * _spread(weight.to(wide.dtype), x)
+        if bias is not None:
+            normal = normal + _spread(bias.to(wide.dtype), x)
         return normal.to(x.dtype)
 
     @staticmethod
@@ -160,7 +162,7 @@ class _BatchNorm(torch.autograd.Function):
         scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
         dx = (dy - _spread(mean_dy, x) - normal * _spread(mean_dy_normal, x)) * _spread(scale, x)
         d_weight = None if weight is None else own_dy_normal.to(weight.dtype)
-        d_bias = own_dy.to(weight.dtype) if ctx.has_bias else None
+        d_bias = own_dy.to(ctx.bias_type) if ctx.bias_type is not None else None
         return dx.to(x.dtype), d_weight, d_bias, None, None
 
 

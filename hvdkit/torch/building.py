@@ -11,6 +11,7 @@ from hvdkit.errors import DataError, RecipeError
 from hvdkit.recipe import optimizers
 from hvdkit.recipe.declaration import Data
 from hvdkit.torch.models import named_model
+from hvdkit.torch.rates import leading_rate
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -56,7 +57,7 @@ def build_optimizer(source: Any, model: torch.nn.Module) -> tuple[torch.optim.Op
     if callable(source):
         optimizer = source(parameters)
         if isinstance(optimizer, torch.optim.Optimizer):
-            return optimizer, float(optimizer.param_groups[0]["lr"])
+            return optimizer, leading_rate(optimizer)
     raise RecipeError(
         "Recipe.optimizer must be one of hvdkit's, or for torch a callable: parameters -> torch optimizer"
     )

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hvdkit.errors import CheckpointError
 from hvdkit.job import world as worlds
+from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.files import Saved, write_atomically
-from hvdkit.torch.synchronising import average_buffers, broadcast
+from hvdkit.torch.synchronising import broadcast, synchronise_statistics
 
 
+@on_all_ranks
 def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None, **state: Any) -> None:
     """Step 7: write a checkpoint on rank 0; called by all ranks, which first average BatchNorm's statistics.
 
@@ -24,20 +28,35 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
         path: Where; a temporary file is renamed to it when it is complete.
         model: Its ``state_dict`` is kept.
         optimizer: Its ``state_dict`` is kept.
-        **state: Tensors, numbers, strings, lists and dicts.
+        **state: Tensors, numbers, strings, lists and dicts; NumPy's numbers become Python's.
 
     Raises:
-        CheckpointError: The file cannot be written; on every rank.
+        CheckpointError: The file cannot be written, or holds something that :func:`restore` would not read; on every
+            rank.
     """
-    average_buffers(model)
+    synchronise_statistics(model)
+    state = {name: _plain(value) for name, value in state.items()}
     content = {
         "model": model.state_dict(),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "state": state,
     }
-    worlds.current().root_only(lambda: write_atomically(path, lambda file: torch.save(content, file)))
+
+    def write(file: Path) -> None:
+        try:
+            torch.save(content, file)
+            # tensors are not read
+            torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except (pickle.PickleError, AttributeError, TypeError) as error:
+            raise CheckpointError(f"checkpoint {path}: {_unreadable(state, error)}") from error
+
+    def write_file() -> None:
+        write_atomically(path, write)
+
+    worlds.current().root_only(write_file)
 
 
+@on_all_ranks
 def restore(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
     """Step 7: read a checkpoint on rank 0 and give it to all ranks; called by all ranks.
 
@@ -48,6 +67,37 @@ def restore(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer 
         CheckpointError: The file is missing or damaged, or does not fit the model; on every rank.
     """
     return take_saved(lambda: read_saved(path), model, optimizer)
+
+
+def _plain(value: Any) -> Any:
+    """Return NumPy's numbers as Python's, which plain torch opens."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(entry) for entry in value)
+    return value
+
+
+def _unreadable(state: dict[str, Any], error: Exception) -> str:
+    for name, value in state.items():
+        if not _is_readable(value):
+            return (
+                f"{name!r} is a {type(value).__name__}, which could not be read again; save tensors, numbers, strings, "
+                "lists and dicts"
+            )
+    return f"it could not be read again: {' '.join(str(error).split())[:200]}"
+
+
+def _is_readable(value: Any) -> bool:
+    written = io.BytesIO()
+    try:
+        torch.save(value, written)
+        torch.load(io.BytesIO(written.getvalue()), weights_only=True)
+    except (pickle.PickleError, AttributeError, TypeError, RuntimeError):
+        return False
+    return True
 
 
 def take_saved(

@@ -7,19 +7,24 @@ import torch
 from hvdkit.job import world as worlds
 from hvdkit.job.devices import device_index, threads_for
 from hvdkit.job.world import World
+from hvdkit.torch import drift
 
 
-def init(engine: str = "auto") -> World:
+def init(engine: str = "auto", guard: bool | None = None) -> World:
     """Step 1: join the job; a second call returns the same world.
 
     Args:
         engine: ``auto``, ``horovod``, ``torch``, ``mpi`` or ``serial``.
+        guard: Compare data and weights between ranks now and then (``docs/torch.md``), and stop where they differ; None
+            leaves it as it is, at first True.
 
     Raises:
         EngineError: The engine is unknown, not installed, or not built for torch.
         LaunchError: Launcher and engine do not fit, or disagree on the number of processes.
     """
-    return worlds.init(engine, "torch")
+    world = worlds.init(engine, "torch", guard)
+    drift.guard(world)
+    return world
 
 
 def pin(threads: int | str = "auto") -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hvdkit.errors import RecipeError
-from hvdkit.torch.gradients.distribution import synchronize
+from hvdkit.torch.distribution import synchronize
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

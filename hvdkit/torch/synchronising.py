@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable
 
 import torch
 
+from hvdkit.errors import ModelError
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays, broadcast_arrays, check_same
-from hvdkit.job.world import World
+from hvdkit.job.collective import on_all_ranks
+from hvdkit.torch.drift import note_broadcast
+from hvdkit.torch.random_state import separate
 from hvdkit.torch.tensors import copy_from_bytes, kind, named_tensors, to_bytes
 
-# what a broadcast seeded this rank with, so that a second one does not seed it again
-_own_seeds: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 
-
+@on_all_ranks
 def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None, root: int = 0) -> None:
     """Step 6: give every rank the parameters, buffers, optimizer state and learning rate of ``root``.
 
-    The optimizer is not stepped; its state goes first and the weights last. Random state stays each rank's own:
-    every rank but the first seeds torch anew with its seed + rank, unless it has done so.
+    The optimizer is not stepped; its state goes first and the weights last. Random state stays each
+    rank's own: ranks that were seeded alike, in torch, NumPy or Python, draw other numbers from here on, rank 0 those
+    that it would draw alone.
 
     Args:
         model: Built alike on all ranks; tensors of any dtype.
@@ -34,6 +36,7 @@ def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
     world.engine.check_root(root)
     tensors = dict(named_tensors(model))
     check_same(world, {name: kind(tensor) for name, tensor in tensors.items()})
+    note_broadcast(model)
     if world.size == 1:
         return
     if optimizer is not None:
@@ -44,19 +47,35 @@ def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = 
     if world.rank != root:
         for name, tensor in tensors.items():
             copy_from_bytes(tensor, received[name])
-    if world.rank != 0 and torch.initial_seed() != _own_seeds.get(world):
-        _own_seeds[world] = torch.initial_seed() + world.rank
-        torch.manual_seed(_own_seeds[world])
+    separate(world)
 
 
-def average_buffers(model: torch.nn.Module) -> None:
-    """Average floating-point buffers, BatchNorm's running statistics, over all ranks."""
-    buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
-    held = {name: buffer.detach().double().cpu().numpy() for name, buffer in buffers.items()}
+@on_all_ranks
+def synchronise_statistics(model: torch.nn.Module, also: Iterable[str] = ()) -> None:
+    """Average BatchNorm's running statistics over all ranks, before a model is evaluated, used or saved by hand.
+
+    Every buffer called ``running_mean`` or ``running_var`` is such a statistic; other buffers stay each rank's own.
+
+    Args:
+        model: Called by all ranks with the same model.
+        also: Names of other floating-point buffers to average, as in ``model.named_buffers()``.
+
+    Raises:
+        ModelError: There is no such buffer, or it is not of floating point.
+    """
+    buffers, named = dict(model.named_buffers()), list(also)
+    for name in named:
+        if name not in buffers or not buffers[name].is_floating_point():
+            raise ModelError(f"the model has no floating-point buffer {name!r} to average; see model.named_buffers()")
+    chosen = {name: buffer for name, buffer in buffers.items() if name in named or name.split(".")[-1] in _STATISTICS}
+    held = {name: buffer.detach().double().cpu().numpy() for name, buffer in chosen.items()}
     averaged = average_arrays(worlds.current(), held)
     with torch.no_grad():
-        for name, buffer in buffers.items():
+        for name, buffer in chosen.items():
             buffer.copy_(torch.from_numpy(averaged[name]))
+
+
+_STATISTICS = ("running_mean", "running_var")
 
 
 def _on_cpu(value: object) -> object:

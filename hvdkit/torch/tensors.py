@@ -58,6 +58,15 @@ def copy_from_bytes(tensor: torch.Tensor, data: NDArray[np.uint8]) -> None:
         tensor.copy_(flat.reshape(tensor.shape))
 
 
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor's elements, their bits taken for whole numbers: int64, and another if one changes."""
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return values.view(_BITS[values.element_size()]).sum(dtype=torch.int64)
+
+
 def numpy_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return parameters and buffers as named arrays; bfloat16 as float32."""
     arrays = {}

@@ -9,11 +9,12 @@ import torch
 from hvdkit.errors import RecipeError
 from hvdkit.job.metrics import Sums
 from hvdkit.recipe.trees import map_tree
+from hvdkit.torch import drift
 from hvdkit.torch.building import build_loss, is_activated
-from hvdkit.torch.gradients.distribution import compression_losses
+from hvdkit.torch.distribution import compression_losses
 from hvdkit.torch.precision import Precision
 from hvdkit.torch.rates import set_rate
-from hvdkit.torch.synchronising import average_buffers
+from hvdkit.torch.synchronising import synchronise_statistics
 from hvdkit.torch.tensors import channels_first, from_array, numpy_arrays
 from hvdkit.training.batches import Batch
 from hvdkit.training.checks import check_accuracy, check_outputs
@@ -37,9 +38,15 @@ class TorchTrainer(LoopTrainer):
             setup.recipe.precision, self._device, self.optimizer, setup.recipe.distribute is not None
         )
         self._losses = {"clipped": 0, "lost": 0}
+        late = setup.recipe.broadcast is not None and setup.recipe.broadcast.when == "after_first_step"
+        if late or setup.recipe.distribute is None:
+            drift.leave_alone(self.optimizer)
         if setup.recipe.compile:
             # in place: class, parameters and the names of a checkpoint stay
             self.model.compile()
+
+    def _metric_names(self) -> list[str]:
+        return ["loss", *(name for name, _ in self._metrics)]
 
     def _train_epoch(self) -> Sums:
         self.model.train()
@@ -81,7 +88,7 @@ class TorchTrainer(LoopTrainer):
         return totals.sums().means()
 
     def _evaluate(self, data: Any) -> dict[str, float]:
-        average_buffers(self.model)
+        synchronise_statistics(self.model)
         totals = _Totals(self._device)
         self.model.eval()
         with torch.no_grad(), self._precision.autocast():

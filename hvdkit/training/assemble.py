@@ -17,6 +17,7 @@ from hvdkit.recipe.support import check_served, torch_only
 from hvdkit.recipe.trees import samples_of
 from hvdkit.training.backend import Backend
 from hvdkit.training.batches import Batches
+from hvdkit.training.same_data import check_same_arrays
 from hvdkit.training.trainer import Setup, Trainer, resumed_batch_size
 
 
@@ -46,8 +47,9 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
     check_served(recipe, framework)
     started = time.perf_counter()
     backend = _backend(framework)
-    world = backend.init(recipe.init.engine if recipe.init else "serial")
+    world = backend.init(recipe.init.engine if recipe.init else "serial", guard=recipe.guard)
     device = backend.pin(recipe.pin.threads) if recipe.pin else backend.default_device()
+    backend.seed_all(recipe.seed)
     data = _data(recipe, framework)
     _check_shared(data, world)
     position, saved = _newest(backend, recipe, world)
@@ -117,6 +119,8 @@ def _check_shared(data: Data, world: World) -> None:
                     f"{name} data: {first} on rank 0 but {others[name]} on rank {rank}; give every rank all the data, "
                     "hvdkit shards them itself"
                 )
+    if isinstance(data.validation, tuple):
+        check_same_arrays(world, data.validation)
 
 
 def _length(part: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -18,8 +18,8 @@ class Backend(Protocol):
 
     SUFFIX: str
 
-    def init(self, engine: str = "auto") -> World:
-        """Step 1: join the job."""
+    def init(self, engine: str = "auto", guard: bool | None = None) -> World:
+        """Step 1: join the job; ``guard`` compares data and weights between ranks now and then."""
 
     def pin(self, threads: int | str = "auto") -> str:
         """Step 2: take this process's device, by local rank, and its share of the CPU threads."""
@@ -60,6 +60,9 @@ class Backend(Protocol):
     def broadcast(self, model: Any, optimizer: Any = None, root: int = 0) -> None:
         """Step 6: one state on all ranks."""
 
+    def synchronise_statistics(self, model: Any, also: Iterable[str] = ()) -> None:
+        """Average BatchNorm's running statistics, and variables that are named, over all ranks."""
+
     def save(self, path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
         """Step 7: write a file on rank 0; called by all ranks."""
 
@@ -74,6 +77,9 @@ class Backend(Protocol):
 
     def computing_in(self, precision: str) -> AbstractContextManager[None]:
         """Let a model that is built meanwhile compute in a precision, where that is decided when it is built."""
+
+    def seed_all(self, seed: int) -> None:
+        """Start all random generators alike on all ranks."""
 
     def build_model(self, source: Any, seed: int, device: str, data: Data | None = None) -> Any:
         """Build a model from a callable or a name, the same on all ranks where it has a name and fitting the data."""

@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
 # layers that take statistics over ranks leave out a rank whose batch only repeats a sample
 _counts: ContextVar[bool] = ContextVar("current batch counts", default=True)
+_in_loop: ContextVar[bool] = ContextVar("a loop over sharded batches runs", default=False)
 
 
 def current_batch_counts() -> bool:
     """Say whether the batch that a loop over :class:`Batches` is at stands for samples; True outside of one."""
     return _counts.get()
+
+
+def in_sharded_loop() -> bool:
+    """Say whether a loop over :class:`Batches` is running here."""
+    return _in_loop.get()
 
 
 @dataclass(frozen=True)
@@ -217,9 +223,11 @@ class _Current(ABC):
             for batch in self._batches():
                 self.weight, self.count, self.last = batch.weight, batch.count, batch.last
                 _counts.set(batch.count > 0)
+                _in_loop.set(True)
                 yield batch
         finally:
             _counts.set(True)
+            _in_loop.set(False)
 
 
 class PlannedBatches(_Current, Planned):

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hvdkit.errors import DataError
+from hvdkit.errors import DataError, RecipeError
 from hvdkit.job.files import Saved, batch_for
 from hvdkit.job.metrics import Sums
 from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.plan import LearningRate
+from hvdkit.recipe.stopping import FALLING, parse_target
 from hvdkit.recipe.trees import leaves
 from hvdkit.training.batches import Batch, Batches, LoopBatches
 from hvdkit.training.checks import check_loss
@@ -91,6 +92,7 @@ class Trainer(ABC):
         Returns:
             The history, the same on every rank.
         """
+        self._check_stop_at()
         self._announce("on_fit_begin")
         last = self.recipe.epochs if epochs is None else epochs
         if self.epoch < last and not self._stop:
@@ -251,11 +253,26 @@ class Trainer(ABC):
         """Return what else was counted in this epoch, over all ranks; called by all ranks."""
         return {}
 
+    def _metric_names(self) -> list[str] | None:
+        """Return the names of the metrics, where they are known before the first epoch ends."""
+        return None
+
+    def _check_stop_at(self) -> None:
+        known = self._metric_names()
+        if known is None:
+            return
+        for name in self.recipe.stop_at or ():
+            if name.removeprefix("val_") not in known:
+                raise _no_such_metric(name, known)
+
     def _reached(self, record: Record) -> bool:
         """Say whether an averaged metric has reached its target; all ranks hold the same record."""
         for name, target in (self.recipe.stop_at or {}).items():
             value = record.get(f"val_{name}", record.get(name))
-            if value is not None and (value <= target if name == "loss" else value >= target):
+            if value is None:
+                raise _no_such_metric(name, [known for known in record if known not in _NO_METRICS])
+            direction, limit = parse_target(name, target)
+            if value <= limit if direction == FALLING else value >= limit:
                 return True
         return False
 
@@ -289,8 +306,14 @@ class LoopTrainer(Trainer):
             sums = self._train_epoch()
             spent = time.perf_counter() - began
             joined = self._over_ranks(sums)
-            validation = self.evaluate() if self._setup.validation is not None else {}
+            validation = self._validate()
             self._end_epoch(joined.means(), validation, joined.count("loss"), spent)
+
+    def _validate(self) -> dict[str, float]:
+        if self._setup.validation is not None:
+            return self.evaluate()
+        self._setup.backend.synchronise_statistics(self.model)
+        return {}
 
     def _over_ranks(self, sums: Sums) -> Sums:
         return sums.over_ranks(self.world) if self.recipe.average is not None else sums
@@ -304,6 +327,13 @@ class LoopTrainer(Trainer):
     @abstractmethod
     def _train_epoch(self) -> Sums:
         """Train one epoch on this rank's batches; return its sums."""
+
+
+_NO_METRICS = ("epoch", "seconds", "samples_per_second", "learning_rate")
+
+
+def _no_such_metric(name: str, known: list[str]) -> RecipeError:
+    return RecipeError(f"Recipe.stop_at names {name!r}, but there is no such metric; there are {', '.join(known)}")
 
 
 def resumed_batch_size(recipe: Recipe, size: int, saved: dict[str, Any] | None) -> int:

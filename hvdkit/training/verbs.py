@@ -7,6 +7,7 @@ from typing import Any
 
 from hvdkit.job import metrics as neutral
 from hvdkit.job import world as worlds
+from hvdkit.job.collective import on_all_ranks
 from hvdkit.recipe.plan import scale_factor
 from hvdkit.training.batches import Batches
 
@@ -30,6 +31,7 @@ def steps(batches: Batches) -> int:
     return batches.steps
 
 
+@on_all_ranks
 def average(metrics: Any, count: float = 1) -> Any:
     """Step 8: average a number, an array, a tensor or a dict of them over all ranks, weighted by counts.
 

@@ -73,12 +73,12 @@ def one_gradient_not_reduced() -> None:
     if backends()[0].__name__ == "hvdkit.torch":
         from hvdkit.torch.gradients.reducer import Reducer
 
-        init = Reducer.__init__
+        add = Reducer.add
 
-        def without_first(self: Any, channel: Any, reduction: Any, named: Any, *rest: Any) -> None:
-            init(self, channel, reduction, dict(list(named.items())[1:]), *rest)
+        def without_first(self: Any, named: Any, sparse: set[int]) -> None:
+            add(self, dict(list(named.items())[1:]), sparse)
 
-        Reducer.__init__ = without_first  # type: ignore[method-assign]
+        Reducer.add = without_first  # type: ignore[method-assign]
         return
     from hvdkit.keras_common.gradients.reduction import Reduction
 

@@ -113,7 +113,7 @@ def statistics_not_averaged() -> None:
     """BatchNorm's statistics are each rank's own when they are evaluated and saved."""
     if backends()[0].__name__ == "hvdkit.torch":
         for name in ("hvdkit.torch.trainer", "hvdkit.torch.checkpointing"):
-            importlib.import_module(name).average_buffers = lambda model: None
+            importlib.import_module(name).synchronise_statistics = lambda model: None
         return
     for name in ("keras_common.state.files", "tf.trainer", "keras.trainer", "keras.callbacks"):
-        importlib.import_module(f"hvdkit.{name}").average_statistics = lambda model: None
+        importlib.import_module(f"hvdkit.{name}").synchronise_statistics = lambda model: None

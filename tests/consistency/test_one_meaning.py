@@ -27,7 +27,7 @@ def recipe_of(framework, **options):
 
 
 @pytest.mark.parametrize("ranks", EVERY_KIND, indirect=True)
-def test_step_updates_after_as_many_passes_as_fit(ranks):
+def test_r13_step_updates_after_as_many_passes_as_fit(ranks):
     def body(framework):
         import case_parts as parts
 
@@ -55,7 +55,7 @@ def test_step_updates_after_as_many_passes_as_fit(ranks):
 
 
 @pytest.mark.parametrize("ranks", EVERY_KIND, indirect=True)
-def test_a_loss_that_is_nan_ends_every_rank_and_leaves_the_files_alone(ranks, tmp_path):
+def test_r27_a_loss_that_is_nan_ends_every_rank_and_leaves_the_files_alone(ranks, tmp_path):
     def body(framework, folder):
         import case_parts as parts
 
@@ -82,7 +82,7 @@ def test_a_loss_that_is_nan_ends_every_rank_and_leaves_the_files_alone(ranks, tm
 
 
 @pytest.mark.parametrize("ranks", EVERY_KIND, indirect=True)
-def test_whole_numbers_are_targets_of_a_regression(ranks):
+def test_r28_whole_numbers_are_targets_of_a_regression(ranks):
     def body(framework):
         import case_parts as parts
 
@@ -96,7 +96,7 @@ def test_whole_numbers_are_targets_of_a_regression(ranks):
 
 
 @pytest.mark.parametrize("ranks", EVERY_KIND, indirect=True)
-def test_accuracy_of_one_hot_labels_is_refused(ranks):
+def test_r19_accuracy_of_one_hot_labels_is_refused(ranks):
     def body(framework):
         import case_parts as parts
 
@@ -124,7 +124,7 @@ def test_warm_up_has_one_signature(ranks):
 
 
 @pytest.mark.parametrize("ranks", pairs(("tf", "keras")), indirect=True)
-def test_keras_refuses_a_compression_that_it_cannot_send(ranks):
+def test_r12_keras_refuses_a_compression_that_it_cannot_send(ranks):
     def body(framework):
         import case_parts as parts
 

@@ -210,3 +210,41 @@ def test_wrong_arguments_name_what_is_allowed(ranks):
         )
         for text, part in zip(texts, expected, strict=True):
             assert part in text
+
+
+@pytest.mark.parametrize("call", ["allreduce", "barrier", "average", "nested"])
+@pytest.mark.parametrize("ranks", SEVERAL, indirect=True)
+def test_r41_a_collective_inside_what_rank_0_runs_alone_is_refused_by_the_sections_name(ranks, call):
+    def body():
+        from hvdkit.training import verbs
+
+        def look_for_files():
+            if call == "nested":
+                return world().root_only(lambda: 1)
+            return {"average": lambda: verbs.average(1.0), "barrier": world().barrier}.get(
+                call, lambda: world().allreduce(1.0)
+            )()
+
+        # what follows pairs up again
+        return complaint(world().root_only, look_for_files), float(world().allreduce(world().rank, "sum"))
+
+    for (kind, text), total in ranks.run(body):
+        assert kind == "CollectiveError"
+        assert "inside root_only(look_for_files), which runs on rank 0 alone" in text
+        assert call != "average" or text.startswith("average()")
+        assert total == sum(range(ranks.size))
+
+
+@pytest.mark.parametrize("ranks", on("core", engines=("mpi", "torch")), indirect=True)
+def test_r41_a_verb_that_one_rank_alone_calls_is_named(ranks):
+    def body():
+        from hvdkit.training import verbs
+
+        if world().rank == 0:
+            return complaint(verbs.average, 1.0)
+        return complaint(world().barrier)
+
+    for kind, text in ranks.run(body):
+        assert kind == "CollectiveError"
+        assert "rank 0 asks for average(): " in text
+        assert "on all ranks" in text

@@ -14,7 +14,7 @@ def in_pairs(terms):
 
 
 @pytest.mark.parametrize("size", range(2, 129))
-def test_a_sum_of_largest_terms_is_finite_in_whatever_order_it_is_formed(size):
+def test_r09_a_sum_of_largest_terms_is_finite_in_whatever_order_it_is_formed(size):
     terms = np.full(size, largest_term("fp16", size), np.float32).astype(np.float16)
     total = np.float16(0)
     for term in terms:
@@ -24,6 +24,6 @@ def test_a_sum_of_largest_terms_is_finite_in_whatever_order_it_is_formed(size):
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 100])
-def test_the_limit_takes_little_of_the_range(size):
+def test_r09_the_limit_takes_little_of_the_range(size):
     assert largest_term("fp16", size) * size > 0.9 * 65504
     assert largest_term("bf16", size) * size > 0.6 * 3.38e38

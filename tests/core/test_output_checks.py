@@ -51,7 +51,7 @@ def test_accuracy_takes_scores_and_labels(outputs, targets, axis):
 
 
 @pytest.mark.parametrize(("outputs", "targets"), [((8, 1), (8,)), ((8,), (8,)), ((8, 3), (8, 3)), ((8, 3), (7,))])
-def test_accuracy_refuses_other_shapes(outputs, targets):
+def test_r19_accuracy_refuses_other_shapes(outputs, targets):
     with pytest.raises(ModelError, match=r"metric 'accuracy' takes scores of shape \(n, classes\)"):
         check_accuracy(outputs, targets, class_axis=1)
 

@@ -8,6 +8,7 @@ import pytest
 
 import hvdkit
 from hvdkit.errors import RecipeError
+from hvdkit.recipe.stopping import parse_target
 
 
 def recipe(**changes):
@@ -124,3 +125,24 @@ def test_an_unknown_framework_is_refused_before_anything_is_imported():
         hvdkit.apply(recipe(), framework="mxnet")
     with pytest.raises(RecipeError, match=r"needs an hvdkit\.Recipe, it got dict"):
         hvdkit.apply({}, framework="torch")
+
+
+@pytest.mark.parametrize(
+    ("metric", "direction"),
+    [
+        ("loss", "falling"), ("val_loss", "falling"), ("mae", "falling"), ("mean_squared_error", "falling"),
+        ("categorical_crossentropy", "falling"), ("word_error", "falling"), ("accuracy", "rising"), ("acc", "rising"),
+        ("val_sparse_categorical_accuracy", "rising"), ("top5_accuracy", "rising"), ("auc", "rising"), ("f1", "rising"),
+    ],
+)  # fmt: skip
+def test_r22_the_direction_of_a_metric_is_told_by_its_name(metric, direction):
+    assert parse_target(metric, 0.25) == (direction, 0.25)
+    recipe(stop_at={metric: 0.25})
+
+
+def test_r22_a_direction_that_is_not_known_must_be_given():
+    with pytest.raises(RecipeError, match=r"'wer'.*falls or rises.*\(\"falling\", 0\.1\)"):
+        recipe(stop_at={"wer": 0.1})
+    recipe(stop_at={"wer": ("falling", 0.1)})
+    with pytest.raises(RecipeError, match="names to numbers"):
+        recipe(stop_at={"wer": ("down", 0.1)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import random
 import socket
@@ -23,7 +24,11 @@ def main() -> None:
     # a busy machine may keep a rank from its turn for longer; what ends a job in time is tested with fresh ones
     control.LOST_SECONDS = HANG_SECONDS
     engine = os.environ["HVDKIT_TEST_ENGINE"]
-    world = worlds.init(engine, os.environ.get("HVDKIT_TEST_LIBRARY"))
+    library = os.environ.get("HVDKIT_TEST_LIBRARY")
+    if library == "torch":
+        # as scripts do, so that weights are watched in every test
+        importlib.import_module("hvdkit.torch").init(engine)
+    world = worlds.init(engine, library)
     link = socket.socket(socket.AF_UNIX)
     link.connect(os.environ["HVDKIT_TEST_SOCKET"])
     connection = Connection(link.detach())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from hvdkit.errors import ModelError
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays
+from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.files import Saved, read_arrays, write_arrays
 from hvdkit.keras_common.state.variables import broadcast, build, model_variables, optimizer_variables, read, write
 
 SUFFIX = "npz"
 
 
+@on_all_ranks
 def save(path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
     """Step 7: write a checkpoint on rank 0; called by all ranks, which first average BatchNorm's statistics.
 
@@ -25,11 +28,12 @@ def save(path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
     Raises:
         CheckpointError: The file cannot be written; on every rank.
     """
-    average_statistics(model)
+    synchronise_statistics(model)
     variables = model_variables(model) | (optimizer_variables(optimizer) if optimizer is not None else {})
     worlds.current().root_only(lambda: write_arrays(path, read(variables), state))
 
 
+@on_all_ranks
 def restore(path: str, model: Any, optimizer: Any = None) -> dict[str, Any]:
     """Step 7: read a checkpoint on rank 0 and give it to all ranks; called by all ranks.
 
@@ -76,13 +80,36 @@ def read_saved(path: str) -> Saved:
     return Saved(path, arrays, state)
 
 
-def average_statistics(model: Any) -> None:
-    """Average what training changes without gradients, BatchNorm's running statistics, over all ranks."""
-    trained = {id(variable) for variable in model.trainable_variables}
+@on_all_ranks
+def synchronise_statistics(model: Any, also: Iterable[str] = ()) -> None:
+    """Average BatchNorm's running statistics over all ranks, before a model is evaluated, used or saved by hand.
+
+    Every variable called ``moving_mean`` or ``moving_variance`` is such a statistic; other variables that training
+    changes without gradients stay each rank's own.
+
+    Args:
+        model: Called by all ranks with the same model.
+        also: Paths of other floating-point variables to average.
+
+    Raises:
+        ModelError: There is no such variable, or it is not of floating point.
+    """
+    variables, named = model_variables(model), set(also)
+    floating = {name: value for name, value in variables.items() if "float" in str(value.dtype)}
+    missing = named - {_path(name) for name in floating}
+    if missing:
+        raise ModelError(f"the model has no floating-point variable {min(missing)!r} to average; see model.variables")
     statistics = {
         name: variable
-        for name, variable in model_variables(model).items()
-        if id(variable) not in trained and "float" in str(variable.dtype)
+        for name, variable in floating.items()
+        if _path(name) in named or _path(name).split("/")[-1] in _STATISTICS
     }
     for name, value in average_arrays(worlds.current(), read(statistics)).items():
         statistics[name].assign(value)
+
+
+def _path(name: str) -> str:
+    return name.split("/", 2)[2].split(":")[0]
+
+
+_STATISTICS = ("moving_mean", "moving_variance")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -18,17 +19,28 @@ class Bucket:
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
-        first = parameters[0]
         self.parameters = parameters
-        self.gradients: list[torch.Tensor | None] = [None] * len(parameters)
-        self.awaited = len(parameters)
-        self._elements = sum(parameter.numel() for parameter in parameters)
-        self.flat = torch.zeros(self._elements + len(parameters), dtype=first.dtype, device=first.device)
-        self.views = _views(self.flat, parameters)
-        # no engine but one knows complex numbers
-        self.wire = torch.view_as_real(self.flat).view(-1) if first.is_complex() else self.flat
         self.handle: Any = None
+        self._elements = sum(parameter.numel() for parameter in parameters)
         self._missing: list[int] = []
+        self._handed_over: list[weakref.ref[torch.Tensor]] = []
+        self._in_one_memory = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Expect new gradients."""
+        self.gradients: list[torch.Tensor | None] = [None] * len(self.parameters)
+        self.awaited = len(self.parameters)
+
+    @property
+    def wire(self) -> torch.Tensor:
+        """What is sent: ``flat``, complex numbers as pairs, which all engines know."""
+        return torch.view_as_real(self.flat).view(-1) if self.flat.is_complex() else self.flat
+
+    @property
+    def gradient_part(self) -> torch.Tensor:
+        """The gradients alone, without the numbers behind them."""
+        return self.flat[: self._elements]
 
     @property
     def lengths(self) -> list[int]:
@@ -50,33 +62,67 @@ class Bucket:
     def fill(self, passes: int) -> None:
         """Move the gradients in, divided by ``passes``."""
         self._missing = [index for index, gradient in enumerate(self.gradients) if gradient is None]
+        in_place = self._added_to_in_place()
+        if self._in_one_memory and len(in_place) == len(self.parameters):
+            self.views, self._kept = list(in_place.values()), {}
+            self.flat = self.views[0].as_strided((self._elements + len(self.parameters),), (1,), 0)
+        else:
+            self._take_memory()
+            self._kept = in_place
         targets, sources = [], []
-        for parameter, gradient, view in zip(self.parameters, self.gradients, self.views, strict=True):
+        for index, (gradient, view) in enumerate(zip(self.gradients, self.views, strict=True)):
             if gradient is not None and gradient is not view:
                 targets.append(view)
                 sources.append(gradient)
-                # autograd's own tensors are let go at once, so that gradients are not held twice
-                parameter.grad = view
+                if index not in self._kept:
+                    # autograd's own tensors are let go at once, so that gradients are not held twice
+                    self.parameters[index].grad = view
         # whatever else arrives in this pass is one too many
         self.gradients = list(self.views)
         with torch.no_grad():
             if sources:
                 torch._foreach_copy_(targets, sources)
-            gradients, presence = self.flat[: self._elements], self.flat[self._elements :]
+            presence = self.flat[self._elements :]
             if passes != 1:
-                gradients.mul_(1.0 / passes)
+                self.gradient_part.mul_(1.0 / passes)
             presence.fill_(1.0)
             if self._missing:
                 torch._foreach_zero_([self.views[index] for index in self._missing])
                 presence[self._missing] = 0.0
 
+    def spoil(self) -> None:
+        """Bring NaN instead of gradients that are not right, so that no rank goes on with what comes of them."""
+        self._missing, self._kept = [], {}
+        self._take_memory()
+        self.flat.fill_(float("nan"))
+
     def unpack(self) -> None:
-        """Make the reduced gradients the parameters' own."""
+        """Make the reduced gradients the parameters' own; the bucket keeps no memory."""
         for index in self._missing:
             if float(self.flat[self._elements + index].real) != 0.0:
                 self.parameters[index].grad = self.views[index]
-        self.gradients = [None] * len(self.parameters)
-        self.awaited = len(self.parameters)
+        for index, gradient in self._kept.items():
+            gradient.copy_(self.views[index])
+        held = [self._kept.get(index, view) for index, view in enumerate(self.views)]
+        self._handed_over, self._in_one_memory = [weakref.ref(gradient) for gradient in held], not self._kept
+        del self.flat, self.views, self._kept
+        self.forget()
+
+    def _added_to_in_place(self) -> dict[int, torch.Tensor]:
+        """Return the gradients that were handed over before and not cleared since.
+
+        The user may hold them, and new numbers belong into them; what was cleared must stay as it was.
+        """
+        return {
+            index: gradient
+            for index, (gradient, reference) in enumerate(zip(self.gradients, self._handed_over, strict=False))
+            if gradient is not None and gradient is reference()
+        }
+
+    def _take_memory(self) -> None:
+        first = self.parameters[0]
+        self.flat = torch.empty(self._elements + len(self.parameters), dtype=first.dtype, device=first.device)
+        self.views = _views(self.flat, self.parameters)
 
 
 def _views(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:

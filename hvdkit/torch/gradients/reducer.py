@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
 from hvdkit.engines.channel import Channel
 from hvdkit.errors import ModelError
 from hvdkit.torch.gradients.buckets import Bucket, lay_out
+from hvdkit.torch.gradients.passes import Pass
 from hvdkit.torch.gradients.reductions import Reduction
+from hvdkit.torch.tensors import sum_of_bits
 
 
 class Reducer:
@@ -18,34 +21,55 @@ class Reducer:
 
     When ``backward()`` returns, the gradients are reduced; between passes that are accumulated they are local sums.
     Buckets follow the model's order backwards at first, then the order in which rank 0's gradients really came.
+
+    Attributes:
+        key: What optimizers must have in common to share it.
+        first_gradients: What the first bucket of the first reduction held on this rank, summed up by its bits.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        reduction: Reduction,
-        named: dict[str, torch.nn.Parameter],
-        sparse: set[int],
-        accumulate: int = 1,
-    ) -> None:
+    def __init__(self, channel: Channel, reduction: Reduction, accumulate: int, key: tuple[Any, ...]) -> None:
+        self.key = key
+        self.first_gradients = torch.zeros((), dtype=torch.int64)
+        self._is_first = True
         self._channel, self._reduction = channel, reduction
         self._accumulate = accumulate
-        self._names = {id(parameter): name for name, parameter in named.items()}
-        self._sparse = [parameter for parameter in named.values() if id(parameter) in sparse]
-        self._dense = [parameter for parameter in named.values() if id(parameter) not in sparse]
-        self._order = self._dense[::-1]
+        self._names: dict[int, str] = {}
+        self._hooks: dict[int, Any] = {}
+        self._sparse: dict[int, torch.nn.Parameter] = {}
+        self._dense: list[torch.nn.Parameter] = []
+        self._order: list[torch.nn.Parameter] = []
         # the order of the first gradients as long as it is being noted, None when it is known
         self._arrivals: dict[int, None] | None = None
         self._reordered = False
-        self._trained: list[bool] = []
+        self._trained: list[bool] | None = None
         self._buckets: list[Bucket] = []
         self._place: dict[int, tuple[Bucket, int]] = {}
         self._launched = 0
         self._passes = 0
-        self._inside = self._reduced = False
+        self._pass: Pass | None = None
+        self._reduced = False
         self._local_only = False
-        for parameter in named.values():
+
+    def add(self, named: Mapping[str, torch.nn.Parameter], sparse: set[int]) -> None:
+        """Reduce these parameters too, from the next backward pass on; ``sparse`` are ids of those with rows."""
+        for name, parameter in named.items():
+            self._names[id(parameter)] = name
             self._watch(parameter)
+        self._sparse |= {id(parameter): parameter for parameter in named.values() if id(parameter) in sparse}
+        dense = [parameter for parameter in named.values() if id(parameter) not in sparse]
+        self._dense += dense
+        self._order = [*dense[::-1], *self._order]
+        self._trained = None
+
+    def leave(self, parameters: set[int]) -> None:
+        """Leave parameters, by their ids, to another reducer."""
+        for key in parameters & set(self._hooks):
+            self._hooks.pop(key).remove()
+            self._names.pop(key)
+            self._sparse.pop(key, None)
+        for held in (self._dense, self._order):
+            held[:] = [parameter for parameter in held if id(parameter) not in parameters]
+        self._trained = None
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -58,6 +82,7 @@ class Reducer:
 
     def finish(self) -> None:
         """Reduce what backward has left: an incomplete accumulation, or nothing where only other ranks had a graph."""
+        self._abandon_broken()
         if not self._reduced:
             self._lay_out_anew()
             self._reduce(max(1, self._passes))
@@ -75,26 +100,23 @@ class Reducer:
         # a hook can only be put on a parameter that is trained, but one that is frozen now may be thawed later
         frozen = not parameter.requires_grad
         parameter.requires_grad_(True)
-        parameter.register_post_accumulate_grad_hook(self._arrived)
+        self._hooks[id(parameter)] = parameter.register_post_accumulate_grad_hook(self._arrived)
         if frozen:
             parameter.requires_grad_(False)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Note a gradient; start the reduction of a bucket when it is full."""
-        if not self._inside:
-            self._begin()
+        self._abandon_broken()
+        current = self._pass or self._begin()
         if self._arrivals is not None:
             self._arrivals.setdefault(id(parameter))
-        place = self._place.get(id(parameter)) if self._reducing else None
+        gradient = parameter.grad
+        if gradient is not None:
+            self._check(gradient, parameter)
+        place = self._place.get(id(parameter)) if self._reducing and not current.nested else None
         if place is None:
             return
         bucket, index = place
-        gradient = parameter.grad
-        if gradient is not None and gradient.is_sparse:
-            raise ModelError(
-                f"the gradient of {self._names[id(parameter)]!r} is sparse, but no Embedding(sparse=True) of the model "
-                "owns it; pass the model to distribute(optimizer, model), or make the gradient dense"
-            )
         if not bucket.take(index, gradient):
             raise ModelError(
                 f"parameter {self._names[id(parameter)]!r} got a second gradient in one backward pass; "
@@ -103,18 +125,46 @@ class Reducer:
         if not bucket.awaited:
             self._launch_full_ones()
 
-    def _begin(self) -> None:
-        self._inside = True
+    def _check(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
+        if gradient.requires_grad:
+            raise ModelError(
+                f"backward(create_graph=True) gave {self._names[id(parameter)]!r} a gradient with a graph, which the "
+                "average over ranks would lose; take the gradients that a loss is made of with "
+                "torch.autograd.grad(..., create_graph=True), and call backward() without create_graph"
+            )
+        if gradient.is_sparse and self._reducing and id(parameter) not in self._sparse:
+            raise ModelError(
+                f"the gradient of {self._names[id(parameter)]!r} is sparse, but no Embedding(sparse=True) of the model "
+                "owns it; pass the model to distribute(optimizer, model), or make the gradient dense"
+            )
+
+    def _begin(self) -> Pass:
+        self._pass = Pass(self._end)
         self._passes = 1 if self._reduced else self._passes + 1
         self._reduced = False
         self._reducing = self._passes >= self._accumulate and not self._local_only
         self._lay_out_anew()
-        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        return self._pass
 
     def _end(self) -> None:
-        self._inside = False
+        self._pass = None
         if self._reducing:
             self._reduce(self._passes)
+
+    def _abandon_broken(self) -> None:
+        """After an error inside backward, bring what the other ranks may wait for; it is good for nothing."""
+        if self._pass is None or not self._pass.broken:
+            return
+        self._pass = None
+        self._passes -= 1
+        if not self._reducing:
+            return
+        for bucket in self._buckets[self._launched :]:
+            bucket.spoil()
+            self._start(bucket)
+        self._passes = max(1, self._passes)
+        self._wait()
+        self._launched, self._passes = 0, 0
 
     def _lay_out_anew(self) -> None:
         """Make new buckets if the order became known, or layers were frozen or thawed, since the last pass."""
@@ -134,12 +184,14 @@ class Reducer:
     def _launch_full_ones(self) -> None:
         """Start buckets in their fixed order, so that all ranks start them alike."""
         while self._launched < len(self._buckets) and not self._buckets[self._launched].awaited:
-            self._launch()
+            bucket = self._buckets[self._launched]
+            bucket.fill(max(1, self._passes))
+            self._start(bucket)
 
-    def _launch(self) -> None:
-        bucket = self._buckets[self._launched]
-        bucket.fill(max(1, self._passes))
+    def _start(self, bucket: Bucket) -> None:
         with torch.no_grad():
+            if self._is_first:
+                self._is_first, self.first_gradients = False, sum_of_bits(bucket.gradient_part)
             bucket.handle = self._reduction.start(bucket.wire, bucket.lengths)
         self._launched += 1
 
@@ -148,17 +200,20 @@ class Reducer:
         self._passes = passes
         for bucket in self._buckets[self._launched :]:
             bucket.take_all()
-        while self._launched < len(self._buckets):
-            self._launch()
+            bucket.fill(passes)
+            self._start(bucket)
+        self._wait()
+        self._launched, self._passes, self._reduced = 0, 0, True
+
+    def _wait(self) -> None:
         with torch.no_grad():
             for bucket in self._buckets:
                 self._reduction.finish(bucket.wire, bucket.handle)
                 bucket.unpack()
-        for parameter in self._sparse:
+        for parameter in self._sparse.values():
             self._reduce_sparse(parameter)
         if self._arrivals is not None:
             self._take_order()
-        self._launched, self._passes, self._reduced = 0, 0, True
 
     def _take_order(self) -> None:
         """Take the order in which rank 0's gradients came; those that did not come stay behind the others."""

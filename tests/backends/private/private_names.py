@@ -52,8 +52,14 @@ TABLE = (
     PrivateName(
         "torch",
         "torch.autograd.Variable._execution_engine.queue_callback",
-        "hvdkit/torch/gradients/reducer.py",
+        "hvdkit/torch/gradients/passes.py",
         "finish the reduction when backward() ends",
+    ),
+    PrivateName(
+        "torch",
+        "torch.autograd.function.BackwardCFunction.apply",
+        "hvdkit/torch/gradients/passes.py",
+        "know a backward inside another",
     ),
     PrivateName(
         "torch", "torch.nn.modules.batchnorm._BatchNorm", BATCH_NORM, "be a BatchNorm layer of torch's for isinstance"

@@ -26,8 +26,12 @@ def parts(kind):
         "plain": (torch.nn.BatchNorm2d(3, affine=False), torch.randn(5, 3, 4, 2)),
         "cumulative": (torch.nn.BatchNorm2d(3, momentum=None), torch.randn(5, 3, 4, 2)),
         "untracked": (torch.nn.BatchNorm2d(3, track_running_stats=False), torch.randn(5, 3, 4, 2)),
+        "without_bias": (torch.nn.BatchNorm2d(3), torch.randn(5, 3, 4, 2)),
+        "without_weight": (torch.nn.BatchNorm2d(3), torch.randn(5, 3, 4, 2)),
     }
     layer, x = layers[kind]
+    if kind.startswith("without_"):
+        layer.register_parameter(kind.removeprefix("without_"), None)
     if kind == "channels_last":
         x = x.to(memory_format=torch.channels_last)
     for parameter in layer.parameters():
@@ -36,6 +40,7 @@ def parts(kind):
 
 
 KINDS = ["1d", "1d_long", "2d", "channels_last", "3d", "plain", "cumulative", "untracked"]
+KINDS += ["without_bias", "without_weight"]
 
 
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)

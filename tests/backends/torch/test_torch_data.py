@@ -142,7 +142,6 @@ REFUSED = {
     "lengths": "DataError: 7 samples but 6 labels",
     "stream": "RecipeError: data of class Stream cannot be sharded",
     "loader_batch": "RecipeError: the DataLoader has batch_size 2 but 4 is asked for",
-    "sampler": "RecipeError: the DataLoader has its own sampler (WeightedRandomSampler)",
     "prefetch": "RecipeError: Shard.prefetch is 3 but workers is 0",
     "batch": "RecipeError: shard: batch_size is 0; it must be a whole number >= 1",
 }
@@ -153,7 +152,7 @@ REFUSED = {
 def test_data_that_cannot_be_sharded_are_refused_on_every_rank(ranks, case):
     def body():
         import numpy as np
-        from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+        from torch.utils.data import DataLoader, IterableDataset
         from torch_cases import complaint
 
         import hvdkit.torch as hk
@@ -169,7 +168,6 @@ def test_data_that_cannot_be_sharded_are_refused_on_every_rank(ranks, case):
             "lengths": ((seven, seven[:6]), 4, {}),
             "stream": (Stream(), 4, {}),
             "loader_batch": (DataLoader(list_data, batch_size=2), 4, {}),
-            "sampler": (DataLoader(list_data, batch_size=4, sampler=WeightedRandomSampler([1.0] * 8, 8)), 4, {}),
             "prefetch": ((seven, seven), 4, {"prefetch": 3}),
             "batch": ((seven, seven), 0, {}),
         }

@@ -44,7 +44,7 @@ def test_buckets_follow_the_order_in_which_rank_0s_gradients_came(ranks):
         from torch_cases import rank
 
         import hvdkit.torch as hk
-        from hvdkit.torch.gradients.distribution import _distributions
+        from hvdkit.torch.distribution import _distributions
 
         class Backwards(nn.Module):
             """Calls its layers from the last to the first, so that the first one's gradient comes first."""
@@ -60,7 +60,7 @@ def test_buckets_follow_the_order_in_which_rank_0s_gradients_came(ranks):
                 return x
 
         def order():
-            reducer = _distributions[optimizer].reducer
+            (reducer,) = _distributions[optimizer].reducers
             return [[names[id(parameter)] for parameter in bucket.parameters] for bucket in reducer._buckets]
 
         model = Backwards()

@@ -139,13 +139,43 @@ def test_c03_all_ranks_stop_after_the_epoch_in_which_the_average_reaches_the_tar
             return 1.0 if rank() == 0 else 0.0
 
         metric.__name__ = "own"
-        never = run(epochs=2, metrics=(metric,), stop_at={"own": 0.9})
-        reached = run(epochs=4, metrics=(metric,), stop_at={"own": 0.5})
+        never = run(epochs=2, metrics=(metric,), stop_at={"own": ("rising", 0.9)})
+        reached = run(epochs=4, metrics=(metric,), stop_at={"own": ("rising", 0.5)})
         low = run(epochs=4, stop_at={"loss": 100.0})
         return [len(trainer.history.epochs) for trainer in (never, reached, low)]
 
     never = 2 if ranks.size == 2 else 1
     assert ranks.run(body) == [[never, 1, 1]] * ranks.size
+
+
+@pytest.mark.parametrize("ranks", PAIR, indirect=True)
+def test_r22_training_stops_when_a_falling_metric_has_fallen(ranks):
+    def body():
+        from torch_recipes import run
+
+        def mae(outputs, targets):
+            return 0.5
+
+        return [
+            len(run(epochs=3, metrics=(mae,), stop_at={name: value}).history.epochs)
+            for name, value in (("mae", 0.6), ("mae", 0.4), ("val_mae", 0.6), ("loss", 1e-6), ("val_loss", 1e6))
+        ]
+
+    assert ranks.run(body) == [[1, 3, 1, 3, 1]] * 2
+
+
+@pytest.mark.parametrize("ranks", PAIR, indirect=True)
+def test_r22_a_metric_that_does_not_exist_is_refused_before_training(ranks):
+    def body():
+        from torch_cases import complaint
+        from torch_recipes import recipe
+
+        trainer = hvdkit.apply(recipe(epochs=1, stop_at={"top5_accuracy": 0.9}), framework="torch")
+        return complaint(trainer.fit), trainer.global_step
+
+    for text, steps in ranks.run(body):
+        assert "'top5_accuracy', but there is no such metric; there are loss" in text
+        assert steps == 0
 
 
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)

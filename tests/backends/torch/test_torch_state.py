@@ -269,3 +269,37 @@ def test_a_file_that_cannot_be_used_is_the_same_line_on_every_rank(ranks, tmp_pa
     assert first == second
     assert first.startswith(f"CheckpointError: checkpoint {tmp_path}/")
     assert "\n" not in first
+
+
+@pytest.mark.parametrize("ranks", on("torch", engines=("serial", "torch")), indirect=True)
+def test_r40_what_is_saved_can_be_restored_or_is_refused_by_name_and_leaves_the_old_file(ranks, tmp_path):
+    def body():
+        import datetime
+        from pathlib import Path
+
+        import numpy as np
+        import torch
+        from torch_cases import complaint
+
+        import hvdkit.torch as hk
+
+        path = str(tmp_path / "x.pt")
+        model = torch.nn.Linear(2, 1)
+        plain = {
+            "best": np.float64(0.5),
+            "epoch": np.int64(3),
+            "seen": [np.float32(1.5), (np.bool_(True), "a")],
+            "k": {2: None},
+        }
+        hk.save(path, model, **plain)
+        refused = {"where": Path("x"), "when": datetime.date(2020, 1, 1), "array": np.zeros(3), "call": lambda: 1}
+        texts = {name: complaint(lambda name=name: hk.save(path, model, **{name: refused[name]})) for name in refused}
+        return hk.restore(path, model), texts, len(list(tmp_path.iterdir()))
+
+    for state, texts, files in ranks.run(body):
+        assert state == {"best": 0.5, "epoch": 3, "seen": [1.5, (True, "a")], "k": {2: None}}
+        assert type(state["epoch"]) is int
+        for name, text in texts.items():
+            assert text.startswith("CheckpointError"), name
+            assert f"'{name}' is a " in text
+        assert files == 1

@@ -55,6 +55,11 @@ def distance(model: nn.Module, reference: nn.Module, start: torch.Tensor) -> flo
     return float(torch.linalg.vector_norm(flat(model) - flat(reference)) / moved)
 
 
+def apart(model: nn.Module, other: nn.Module) -> float:
+    """Return the largest difference of two models' weights."""
+    return float((flat(model) - flat(other)).abs().max())
+
+
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> str:
     """Return one digest of weights, optimizer state and learning rates."""
     arrays = numpy_arrays(model)

@@ -1,0 +1,36 @@
+"""The random generators of Python and NumPy: one start on all ranks, then a stream for each."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import numpy as np
+
+from hvdkit.job.world import World
+
+
+def seed_python_and_numpy(seed: int) -> None:
+    """Start both generators alike on all ranks, for data and models that draw from them."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def separate(world: World) -> None:
+    """Give ranks whose generators stand at the same place streams of their own; called by all ranks.
+
+    Rank 0 keeps its streams, and so does a rank that was seeded apart by the user.
+    """
+    mine = [_digest(random.getstate()), _digest(np.random.get_state())]
+    first = world.engine.broadcast_object(mine)
+    if world.rank == 0:
+        return
+    if mine[0] == first[0]:
+        random.seed(f"{mine[0]} {world.rank}")
+    if mine[1] == first[1]:
+        np.random.seed([*bytes.fromhex(mine[1])[:16], world.rank])
+
+
+def _digest(state: object) -> str:
+    with np.printoptions(threshold=10_000):
+        return hashlib.sha256(repr(state).encode()).hexdigest()

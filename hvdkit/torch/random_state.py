@@ -1,0 +1,45 @@
+"""The random generators of a process that trains with torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from hvdkit.job import random_streams
+from hvdkit.job.world import World
+
+# what this rank was seeded with, so that a second broadcast does not seed it again
+_own_seeds: WeakKeyDictionary[World, int] = WeakKeyDictionary()
+
+
+def seed_all(seed: int) -> None:
+    """Start the generators of Python, NumPy and torch alike on all ranks."""
+    random_streams.seed_python_and_numpy(seed)
+    torch.manual_seed(seed)
+
+
+def separate(world: World) -> None:
+    """Give every rank random streams of its own, rank 0 those that it has, once; called by all ranks."""
+    random_streams.separate(world)
+    if world.rank != 0 and torch.initial_seed() != _own_seeds.get(world):
+        _own_seeds[world] = torch.initial_seed() + world.rank
+        torch.manual_seed(_own_seeds[world])
+
+
+@contextmanager
+def one_random_state() -> Iterator[None]:
+    """Draw the same random numbers on all ranks inside, and go on afterwards as if nothing had been drawn."""
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random_streams.seed_python_and_numpy(0)
+    torch.random.default_generator.manual_seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])
+        torch.set_rng_state(state[2])
