@@ -129,3 +129,43 @@ def test_r30_the_guard_can_be_switched_off(ranks):
             current().guard = True
 
     assert ranks.run(body) == ["", ""]
+
+
+@pytest.mark.parametrize("way", ["init", "recipe"])
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("ranks", ENGINES, indirect=True)
+def test_r30_r35_init_and_a_recipe_switch_both_guards(ranks, way, guard):
+    def body():
+        import numpy as np
+        import torch
+        from torch_cases import complaint, rank
+
+        import hvdkit
+        import hvdkit.torch as hk
+
+        def own_data():
+            data = np.full((8, 2), rank(), np.float32), np.zeros(8, np.int64)
+            if way == "init":
+                hk.init(guard=guard)
+                hk.shard(data, 4)
+                return
+            model = {"model": lambda: torch.nn.Linear(2, 3), "optimizer": hvdkit.SGD(0.1)}
+            hvdkit.apply(hvdkit.Recipe(data=hvdkit.Data(data), guard=guard, **model), "torch")
+
+        def own_weights():  # as own_data has set it
+            model = torch.nn.Linear(2, 3)
+            optimizer = hk.distribute(torch.optim.SGD(model.parameters(), lr=0.1), model)
+            hk.broadcast(model, optimizer)
+            with torch.no_grad():
+                model.weight[0, 0] = rank()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+        try:
+            return complaint(own_data), complaint(own_weights)
+        finally:
+            hk.init(guard=True)
+
+    for data, weights in ranks.run(body):
+        assert ("data: sample" in data) == guard
+        assert ("the weights differ" in weights) == guard
