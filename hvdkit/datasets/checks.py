@@ -18,13 +18,13 @@ def check(data: Data, *, least: int = 1, rank: int | None = None) -> None:
     """Refuse neutral data that cannot be trained on.
 
     Args:
-        data: Arrays ``(x, y)``, or trees (tuple, list, dict) of arrays, for train and, unless None, validation. With
-            ``data.classes``, y must be integers in 0..classes-1 of shape (samples,).
+        data: Arrays ``(x, y)``, trees (tuple, list, dict) of them, or another tuple or dict of arrays, for train and,
+            unless None, validation. With ``data.classes``, y must be integers in 0..classes-1 of shape (samples,).
         least: How many training samples are needed, for instance one global batch where incomplete ones are left out.
         rank: How many dimensions x must have, counting the samples; 4 for models that take NHWC images.
 
     Raises:
-        DataError: A part is no pair of arrays, is empty or too small, arrays differ in length, a value is NaN or
+        DataError: A part is made of no arrays, is empty or too small, arrays differ in length, a value is NaN or
             infinite, labels are no integers or out of range, x has another rank, or the samples of train and
             validation differ in shape.
     """
@@ -60,10 +60,12 @@ def check_labels(labels: NDArray[Any], classes: int, where: str) -> None:
 
 def _check_part(part: Any, name: str, classes: int | None, rank: int | None) -> tuple[int, Any]:
     """Check one part; return how many samples it has, and the shape of one or, of a tree, the shapes by name."""
-    arrays = list(leaves(part)) if isinstance(part, tuple) and len(part) == 2 else []
+    arrays = list(leaves(part)) if isinstance(part, (tuple, dict)) else []
     if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
         raise DataError(f"{name} data must be a tuple (x, y) of two NumPy arrays, but is {_describe(part)}")
-    inputs, targets = (list(named_leaves(side, letter)) for side, letter in zip(part, "xy", strict=True))
+    pair = isinstance(part, tuple) and len(part) == 2
+    inputs = list(named_leaves(part[0], "x") if pair else named_leaves(part, "data"))
+    targets = list(named_leaves(part[1], "y")) if pair else []
     for label, array in (*inputs, *targets):
         if array.ndim == 0 or array.size == 0:
             raise DataError(f"{name} data is empty: {label} has shape {array.shape}")

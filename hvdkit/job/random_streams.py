@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -14,6 +16,18 @@ def seed_python_and_numpy(seed: int) -> None:
     """Start both generators alike on all ranks, for data and models that draw from them."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
+
+
+@contextmanager
+def one_random_state(seed: int) -> Iterator[None]:
+    """Draw the same numbers on all ranks inside, and go on afterwards as if nothing had been drawn."""
+    state = random.getstate(), np.random.get_state()
+    seed_python_and_numpy(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])
 
 
 def separate(world: World) -> None:

@@ -118,9 +118,10 @@ class ShardPlan:
         order = self.order(epoch)
         for step in range(self.steps):
             block = order[step * self.global_batch : (step + 1) * self.global_batch]
-            yield from self._split(block, rank)
+            yield from self.split(block, rank)
 
-    def _split(self, block: Indices, rank: int) -> Iterator[MicroBatch]:
+    def split(self, block: Indices, rank: int) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of one rank in the update that takes these samples, a global batch at most."""
         import numpy as np
 
         longest = math.ceil(len(block) / self.size)

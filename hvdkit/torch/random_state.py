@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,15 +32,42 @@ def separate(world: World) -> None:
         torch.manual_seed(_own_seeds[world])
 
 
-@contextmanager
-def one_random_state() -> Iterator[None]:
+def one_random_state() -> AbstractContextManager[None]:
     """Draw the same random numbers on all ranks inside, and go on afterwards as if nothing had been drawn."""
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random_streams.seed_python_and_numpy(0)
-    torch.random.default_generator.manual_seed(0)
-    try:
-        yield
-    finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])
-        torch.set_rng_state(state[2])
+    return RandomState(0).inside()
+
+
+class RandomState:
+    """Generators of Python, NumPy and torch for one purpose, beside those of the process."""
+
+    def __init__(self, seed: int) -> None:
+        with self._kept():
+            random_streams.seed_python_and_numpy(seed)
+            torch.random.default_generator.manual_seed(seed)
+            self._state = _read()
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Draw from these generators, and go on afterwards as if nothing had been drawn."""
+        with self._kept():
+            _write(self._state)
+            yield
+            self._state = _read()
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        state = _read()
+        try:
+            yield
+        finally:
+            _write(state)
+
+
+def _read() -> tuple[Any, Any, torch.Tensor]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _write(state: tuple[Any, Any, torch.Tensor]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])

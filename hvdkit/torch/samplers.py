@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from hvdkit.errors import DataError, RecipeError
 from hvdkit.job.world import World
@@ -17,10 +24,14 @@ from hvdkit.training.batches import PlannedBatches, Source
 
 def takes_plans_order(loader: DataLoader[Any]) -> bool:
     """Say whether hvdkit may draw the order itself, from its seed: all samples once, in order or shuffled."""
+    return takes_each_once(loader) and getattr(loader.sampler, "generator", None) is None
+
+
+def takes_each_once(loader: DataLoader[Any]) -> bool:
+    """Say whether a loader brings all samples once, in order or shuffled."""
     sampler = loader.sampler
     if type(sampler) is RandomSampler:
-        everything = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-        return everything and sampler.generator is None
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
     return type(sampler) is SequentialSampler
 
 
@@ -31,6 +42,13 @@ def check_sampler(loader: DataLoader[Any]) -> None:
         RecipeError: It draws whole batches, is one rank's share already, or does not know its length.
     """
     sampler: Any = loader.sampler
+    if loader.batch_sampler is None:
+        raise RecipeError(
+            "the DataLoader has batch_size None and gives what its data set gives, batches perhaps; give single "
+            "samples and batch_size, hvdkit shards and batches them"
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        return
     if type(loader.batch_sampler) is not BatchSampler:
         raise RecipeError(
             f"the DataLoader has its own batch_sampler ({type(loader.batch_sampler).__name__}), whose batches cannot "
@@ -64,10 +82,19 @@ class DrawnBatches(PlannedBatches):
     def _draw(self) -> NDArray[np.int64]:
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(self.epoch)
-        order = np.fromiter((int(index) for index in self._sampler), np.int64)
-        if len(order) != self.plan.samples:
-            raise DataError(
-                f"the sampler {type(self._sampler).__name__} says that it has {self.plan.samples} samples but gives "
-                f"{len(order)}; make both equal"
-            )
-        return order
+        return drawn_order(self._sampler)
+
+
+def drawn_order(sampler: Any) -> NDArray[np.int64]:
+    """Return the samples that a sampler draws, on this rank alone.
+
+    Raises:
+        DataError: It gives another number of samples than it says.
+    """
+    order = np.fromiter((int(index) for index in sampler), np.int64)
+    if len(order) != len(sampler):
+        raise DataError(
+            f"the sampler {type(sampler).__name__} says that it has {len(sampler)} samples but gives {len(order)}; "
+            "make both equal"
+        )
+    return order

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Sized
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
+from torch.utils.data import DataLoader, RandomSampler, Subset
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.job.collective import on_all_ranks
+from hvdkit.recipe.evaluation import EvaluationPlan, check_evaluation
 from hvdkit.recipe.plan import MicroBatch
-from hvdkit.recipe.trees import map_tree, samples_of
+from hvdkit.recipe.trees import is_arrays
+from hvdkit.torch.array_data import ArrayDataset
 from hvdkit.torch.random_state import one_random_state
-from hvdkit.torch.samplers import DrawnBatches, check_sampler, takes_plans_order
-from hvdkit.torch.tensors import channels_first, from_array
-from hvdkit.training.batches import PlannedBatches, Sharding
+from hvdkit.torch.samplers import DrawnBatches, check_sampler, drawn_order, takes_each_once, takes_plans_order
+from hvdkit.torch.streams import as_it_is, evaluate_stream, is_stream, shard_stream
+from hvdkit.training.batches import LoopBatches, PlannedBatches, Sharding, refuse_sharded
+from hvdkit.training.evaluation_batches import EvaluationBatches
 from hvdkit.training.same_data import check_same_data
 
 
@@ -37,12 +40,10 @@ class LoaderSource:
         self.indices: list[list[int]] = []
         self._loader = DataLoader(dataset, batch_sampler=_Indices(self), **options)
 
-    def load(self, parts: list[MicroBatch]) -> Iterator[tuple[Any, Any]]:
-        """Yield inputs and targets of each micro-batch of an epoch."""
+    def load(self, parts: list[MicroBatch]) -> Iterator[Any]:
+        """Yield the samples of each micro-batch of an epoch, collated."""
         self.indices = [part.indices.tolist() for part in parts]
-        for batch in self._loader:
-            inputs, targets = batch
-            yield inputs, targets
+        yield from self._loader
 
 
 class _Indices:
@@ -58,32 +59,6 @@ class _Indices:
         return len(self._source.indices)
 
 
-class ArrayDataset(Dataset[tuple[Any, Any]]):
-    """Neutral arrays, or trees of them; images among the inputs come out NCHW in channels_last strides."""
-
-    def __init__(self, data: Any) -> None:
-        self._samples = samples_of(data)
-        self._inputs = map_tree(from_array, data[0])
-        self.targets = map_tree(_as_target, data[1])
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        inputs, targets = (map_tree(lambda part: part[0], side) for side in self.__getitems__([index]))
-        return inputs, targets
-
-    def __getitems__(self, indices: list[int]) -> tuple[Any, Any]:
-        inputs = map_tree(lambda part: channels_first(part[indices]), self._inputs)
-        return inputs, map_tree(lambda part: part[indices], self.targets)
-
-
-def _as_target(array: Any) -> torch.Tensor:
-    target = from_array(array)
-    # int64 are the only integers that torch's losses take
-    return target if target.is_floating_point() or target.is_complex() else target.long()
-
-
 @on_all_ranks
 def shard(
     data: Any,
@@ -97,27 +72,36 @@ def shard(
     workers: int = 0,
     prefetch: int = 2,
     pin_memory: bool | str = "auto",
-) -> PlannedBatches:
+    train: bool = True,
+    already_split: bool = False,
+) -> LoopBatches:
     """Step 3: this rank's batches, disjoint and complete over ranks, the same number on each.
 
     Args:
-        data: ``(x, y)``, two arrays or trees (tuple, list, dict) of arrays of one length (images NHWC come out NCHW in
-            channels_last strides), a map-style data set, or a ``DataLoader`` over one, whose settings are kept;
-            the order of its own sampler is drawn by rank 0.
+        data: An array, or a tuple, list or dict of arrays of one length, such as ``(x, y)`` or ``((x1, x2), y)``
+            (NumPy images NHWC come out NCHW in channels_last strides, tensors as they are); a map-style data set; a
+            stream, that is an ``IterableDataset`` or a function that returns an iterator; or a ``DataLoader`` over one
+            of the last two, whose settings are kept; the order of its own sampler is drawn by rank 0.
         batch_size: Samples per process and batch.
-        shuffle: A new order every epoch, from ``seed`` and the epoch alone.
+        shuffle: A new order every epoch, from ``seed`` and the epoch alone; streams keep theirs.
         seed: The same on all ranks.
         uneven: ``exact`` (short batches are weighted), ``pad`` (samples repeat) or ``drop``.
         accumulate: Batches per optimizer update.
-        steps_per_epoch: Updates per epoch and process, if not all the data.
-        workers: Loader processes of each process.
+        steps_per_epoch: Updates per epoch and process, if not all the data; a stream goes on where it stopped.
+        workers: Loader processes of each process; a stream has one at most.
         prefetch: Batches each worker prepares ahead; needs workers.
         pin_memory: ``auto`` pins when there is a GPU.
+        train: False for evaluation: each sample once and in order, whatever ``shuffle`` says; none is repeated, and
+            ranks may have different numbers of batches, one of them none. Call nothing in the loop that all ranks must
+            call.
+        already_split: A stream gives each rank, and each loader worker, its own part; as many workers as asked for read
+            it then, and ranks that come to their end earlier weigh less.
 
     Raises:
         DataError: The data are empty, too few for ``drop``, or not the same on all ranks.
         RecipeError: The data are of a kind that cannot be sharded, or an option is not available.
     """
+    refuse_sharded(data)
     world = worlds.current()
     loader = data if isinstance(data, DataLoader) else None
     dataset, options = _source(data) if loader is None else _unloaded(loader, batch_size)
@@ -125,29 +109,54 @@ def shard(
     if loader is not None:
         shuffle, uneven = isinstance(loader.sampler, RandomSampler), "drop" if loader.drop_last else uneven
     asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch)
+    if not train:
+        check_evaluation(asked.uneven, accumulate, steps_per_epoch)
+    if is_stream(dataset):
+        if train:
+            return shard_stream(dataset, asked, world, options, split=already_split)
+        if already_split:
+            raise RecipeError("already_split is for training; evaluate on a stream that every rank reads whole")
+        return evaluate_stream(dataset, asked, world, options)
+    if already_split:
+        raise RecipeError("already_split is for streams; give every rank all the data, hvdkit shards them itself")
     samples = len(cast(Sized, dataset))
     check_same_data(world, samples, lambda places: _some(dataset, options, places))
     source = LoaderSource(dataset, options)
+    if not train:
+        return _evaluation(source, asked, loader)
     if loader is None or takes_plans_order(loader):
         return PlannedBatches(source, asked.plan(samples, world), world.rank)
     sampler: Any = loader.sampler
     return DrawnBatches(source, asked.plan(len(sampler), world), world, sampler)
 
 
+def _evaluation(source: LoaderSource, asked: Sharding, loader: DataLoader[Any] | None) -> EvaluationBatches:
+    world = worlds.current()
+    if loader is None or takes_each_once(loader):
+        plan = EvaluationPlan(len(source.dataset), asked.batch_size, world.size)
+        return EvaluationBatches(source, plan, world.rank)
+    sampler: Any = loader.sampler
+    plan = EvaluationPlan(len(sampler), asked.batch_size, world.size)
+    return EvaluationBatches(source, plan, world.rank, lambda: world.root_only(lambda: drawn_order(sampler)))
+
+
 def _source(data: Any) -> tuple[Any, dict[str, Any]]:
-    if isinstance(data, tuple) and len(data) == 2:
-        return ArrayDataset(data), {"collate_fn": _as_they_are}
-    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+    """Return a data set or a stream, and how its samples are collated."""
+    if isinstance(data, (tuple, dict)) or is_arrays(data):
+        return ArrayDataset(data), {"collate_fn": as_it_is}
+    map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, type)
+    if not is_stream(data) and not map_style:
+        what = f"the class {data.__name__} itself" if isinstance(data, type) else f"data of class {type(data).__name__}"
         raise RecipeError(
-            f"data of class {type(data).__name__} cannot be sharded; give arrays, a data set with __getitem__ and "
-            "__len__, or a DataLoader over one"
+            f"{what} cannot be sharded; give arrays of one length, a data set with "
+            "__getitem__ and __len__, an IterableDataset, a function that returns an iterator, or a DataLoader"
         )
     return data, {}
 
 
 def _unloaded(loader: DataLoader[Any], batch_size: int) -> tuple[Any, dict[str, Any]]:
     """Return a loader's data set, and its settings for a loader of this rank's batches."""
-    dataset, _ = _source(loader.dataset)
+    dataset: Any = loader.dataset
     check_sampler(loader)
     if loader.batch_size is not None and loader.batch_size != batch_size:
         raise RecipeError(
@@ -178,7 +187,7 @@ def _some(dataset: Any, options: dict[str, Any], places: list[int]) -> Iterator[
     if settings.get("num_workers"):
         settings["num_workers"] = 1
         settings["generator"] = torch.Generator().manual_seed(0)
-        yield from DataLoader(Subset(dataset, places), batch_size=None, collate_fn=_as_they_are, **settings)
+        yield from DataLoader(Subset(dataset, places), batch_size=None, collate_fn=as_it_is, **settings)
         return
     with one_random_state():
         for place in places:
@@ -194,7 +203,3 @@ def _loading(options: dict[str, Any], workers: int, prefetch: int, pin_memory: b
     if prefetch != 2 and not options.get("num_workers"):
         raise RecipeError(f"Shard.prefetch is {prefetch} but workers is 0; torch prefetches in worker processes only")
     return {"pin_memory": pinned}
-
-
-def _as_they_are(batch: Any) -> Any:
-    return batch

@@ -14,7 +14,7 @@ from hvdkit.process import failures
 from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
 from hvdkit.recipe.plan import LearningRate, steps_for_rank
 from hvdkit.recipe.support import check_served, torch_only
-from hvdkit.recipe.trees import samples_of
+from hvdkit.recipe.trees import is_arrays, samples_of
 from hvdkit.training.backend import Backend
 from hvdkit.training.batches import Batches
 from hvdkit.training.same_data import check_same_arrays
@@ -103,7 +103,7 @@ def _data(recipe: Recipe, framework: str) -> Data:
     data = source if isinstance(source, Data) else source()
     if not isinstance(data, Data):
         raise RecipeError(f"Recipe.data must give hvdkit.Data(train=..., validation=...), not {type(data).__name__}")
-    if isinstance(data.train, tuple):
+    if isinstance(data.train, (tuple, dict)):
         check(data)
     return data
 
@@ -119,14 +119,14 @@ def _check_shared(data: Data, world: World) -> None:
                     f"{name} data: {first} on rank 0 but {others[name]} on rank {rank}; give every rank all the data, "
                     "hvdkit shards them itself"
                 )
-    if isinstance(data.validation, tuple):
+    if data.validation is not None and is_arrays(data.validation):
         check_same_arrays(world, data.validation)
 
 
 def _length(part: Any) -> str:
     if part is None:
         return "none"
-    return f"{samples_of(part)} samples" if isinstance(part, tuple) else f"a {type(part).__name__}"
+    return f"{samples_of(part)} samples" if is_arrays(part) else f"a {type(part).__name__}"
 
 
 def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world: World) -> Batches:

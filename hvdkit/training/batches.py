@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from hvdkit.errors import RecipeError
 from hvdkit.job.world import World
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
-
-if TYPE_CHECKING:
-    from hvdkit.recipe.plan import Indices
-
+from hvdkit.training.batch import Batch as Batch
+from hvdkit.training.batch import as_pair
 
 # layers that take statistics over ranks leave out a rank whose batch only repeats a sample
 _counts: ContextVar[bool] = ContextVar("current batch counts", default=True)
@@ -44,9 +43,7 @@ class Sharding:
     prefetch: int = 2
     pin_memory: bool | str = "auto"
 
-    def plan(
-        self, samples: int, world: World, *, shuffle: bool | None = None, whole: bool = False, alone: bool = False
-    ) -> ShardPlan:
+    def plan(self, samples: int, world: World, *, shuffle: bool | None = None, whole: bool = False) -> ShardPlan:
         """Lay samples out over the ranks.
 
         Args:
@@ -54,7 +51,6 @@ class Sharding:
             world: The job.
             shuffle: Whether the plan draws the order; as asked for if None.
             whole: Give the last update of an epoch as many passes as the others.
-            alone: The samples are this rank's own.
 
         Raises:
             DataError: The data are empty, or too few for ``drop``.
@@ -63,7 +59,7 @@ class Sharding:
         return ShardPlan(
             samples,
             self.batch_size,
-            1 if alone else world.size,
+            world.size,
             self.accumulate,
             self.uneven,
             self.shuffle if shuffle is None else shuffle,
@@ -72,39 +68,16 @@ class Sharding:
             whole=whole,
         )
 
+    def block_plan(self, world: World, *, whole: bool = False) -> ShardPlan:
+        """Lay a single global batch of a stream out over the ranks.
 
-@dataclass(frozen=True)
-class Batch:
-    """Inputs and targets, to be unpacked or indexed as a pair, and what they count for.
-
-    Attributes:
-        inputs: What the model is given: a tree of arrays or tensors of one length.
-        targets: What its outputs are held against: a tree of arrays or tensors of the same length.
-        count: How many samples the batch stands for; 0 where a rank has no sample left and repeats one.
-        weight: What the mean loss of the batch counts for: n_local * size * passes / n_global; 1.0 in a full one.
-        last: Whether an optimizer update follows.
-        epoch: The epoch, from 0.
-        number: The place in its epoch, from 0.
-        indices: Which samples these are, int64, where hvdkit draws them; else None.
-    """
-
-    inputs: Any
-    targets: Any
-    count: int
-    weight: float = 1.0
-    last: bool = True
-    epoch: int = 0
-    number: int = 0
-    indices: Indices | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.inputs, self.targets))
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, place: Any) -> Any:
-        return (self.inputs, self.targets)[place]
+        Raises:
+            RecipeError: A number is below 1, or ``uneven`` is unknown.
+        """
+        endless = replace(self, uneven="exact", steps_per_epoch=None).plan(1, world, shuffle=False, whole=whole)
+        if self.steps_per_epoch is not None:
+            replace(endless, samples=endless.global_batch * max(1, self.steps_per_epoch), limit=self.steps_per_epoch)
+        return replace(endless, samples=endless.global_batch, uneven=self.uneven)
 
 
 class Batches(Protocol):
@@ -149,8 +122,30 @@ class LoopBatches(Batches, Protocol):
     count: int
     last: bool
 
-    def __iter__(self) -> Iterator[Batch]:
+    def counted(self) -> Iterator[Batch]:
         """Yield the batches of an epoch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch; those that are no pairs in the structure of the data."""
+
+
+def refuse_sharded(data: Any) -> None:
+    """Refuse what ``shard`` has returned.
+
+    Raises:
+        RecipeError: It is one rank's share already.
+    """
+    if all(hasattr(data, name) for name in ("set_epoch", "dropped", "targets")):
+        raise RecipeError("the data are sharded already; give shard() all of them, once")
+
+
+def pairs(batches: LoopBatches) -> Iterator[Batch]:
+    """Yield the batches of an epoch for a loss of inputs and targets.
+
+    Raises:
+        RecipeError: A batch is no pair.
+    """
+    return map(as_pair, batches.counted())
 
 
 class Planned:
@@ -204,11 +199,11 @@ class Source(Protocol):
     targets: Any
     drawn: bool
 
-    def load(self, parts: list[MicroBatch]) -> Iterator[tuple[Any, Any]]:
-        """Yield inputs and targets of each micro-batch of an epoch."""
+    def load(self, parts: list[MicroBatch]) -> Iterator[Any]:
+        """Yield the samples of each micro-batch of an epoch, a tree of arrays or tensors."""
 
 
-class _Current(ABC):
+class Current(ABC):
     """What is known of the batch that a loop is at."""
 
     def __init__(self) -> None:
@@ -218,7 +213,11 @@ class _Current(ABC):
     def _batches(self) -> Iterator[Batch]:
         """Yield the batches of the epoch."""
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
+        return (batch.given for batch in self.counted())
+
+    def counted(self) -> Iterator[Batch]:
+        """Yield the batches of the epoch, and note what the current one counts for."""
         try:
             for batch in self._batches():
                 self.weight, self.count, self.last = batch.weight, batch.count, batch.last
@@ -230,7 +229,7 @@ class _Current(ABC):
             _in_loop.set(False)
 
 
-class PlannedBatches(_Current, Planned):
+class PlannedBatches(Current, Planned):
     """Batches of a set of known length, in the order of a plan.
 
     Attributes:
@@ -238,7 +237,7 @@ class PlannedBatches(_Current, Planned):
     """
 
     def __init__(self, source: Source, plan: ShardPlan, rank: int) -> None:
-        _Current.__init__(self)
+        Current.__init__(self)
         Planned.__init__(self, plan, rank)
         self.source = source
 
@@ -249,13 +248,13 @@ class PlannedBatches(_Current, Planned):
 
     def _batches(self) -> Iterator[Batch]:
         parts, epoch = self.parts(), self.epoch
-        for number, (part, (inputs, targets)) in enumerate(zip(parts, self.source.load(parts), strict=True)):
-            indices = part.indices if self.source.drawn else None
-            yield Batch(inputs, targets, part.count, part.weight, part.last, epoch, number, indices)
+        for number, (part, tree) in enumerate(zip(parts, self.source.load(parts), strict=True)):
+            place = {"epoch": epoch, "number": number, "indices": part.indices if self.source.drawn else None}
+            yield Batch.of(tree, part.count, len(part.indices), weight=part.weight, last=part.last, **place)
         self.epoch = epoch + 1
 
 
-class StreamBatches(_Current):
+class StreamBatches(Current):
     """Full batches of a stream, which goes on where the last epoch stopped.
 
     Attributes:
@@ -286,7 +285,6 @@ class StreamBatches(_Current):
             self._running = iter(self._source)
         epoch = self._epoch
         for number in range(len(self)):
-            inputs, targets = next(self._running)
             last = (number + 1) % self._accumulate == 0
-            yield Batch(inputs, targets, self._batch_size, last=last, epoch=epoch, number=number)
+            yield Batch.of(next(self._running), self._batch_size, last=last, epoch=epoch, number=number)
         self._epoch = epoch + 1

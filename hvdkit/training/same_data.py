@@ -11,7 +11,7 @@ import numpy as np
 
 from hvdkit.errors import DataError
 from hvdkit.job.world import World
-from hvdkit.recipe.trees import leaves, map_tree, samples_of
+from hvdkit.recipe.trees import leaves, of_arrays, samples_of
 
 SAMPLES = 8
 
@@ -30,6 +30,33 @@ def check_same_data(world: World, length: int | None, sample: Callable[[list[int
     """
     if world.size == 1 or not world.guard:
         return
+    _check_lengths(world, length)
+    if not length:
+        return
+    places = _places(length)
+    _check_samples(world, places, _digests(sample(places)), _digests(sample(places)))
+
+
+def check_same_start(world: World, length: int | None, first: Callable[[], Iterable[Any]]) -> None:
+    """Compare the first samples of data that have no places over ranks; called by all ranks.
+
+    Args:
+        world: The job.
+        length: Of the data; None where it is not known.
+        first: Returns the first few samples; see :func:`check_same_data`.
+
+    Raises:
+        DataError: Ranks hold other data, or in another order; on every rank.
+    """
+    if world.size == 1 or not world.guard:
+        return
+    _check_lengths(world, length)
+    found = _digests(first())
+    _check_lengths(world, len(found))
+    _check_samples(world, list(range(len(found))), found, _digests(first()))
+
+
+def _check_lengths(world: World, length: int | None) -> None:
     lengths = world.engine.allgather_object(length)
     for rank, other in enumerate(lengths):
         if other != lengths[0]:
@@ -37,11 +64,10 @@ def check_same_data(world: World, length: int | None, sample: Callable[[list[int
                 f"data: {lengths[0]} samples on rank 0 but {other} on rank {rank}; give every rank all the data, in "
                 "one order: hvdkit shards them itself"
             )
-    if not length:
-        return
-    places = sorted({int(place) for place in np.linspace(0, length - 1, SAMPLES)})
-    mine = [_digests(sample(places)) for _ in range(2)]
-    steady = [first if first == again else None for first, again in zip(*mine, strict=True)]
+
+
+def _check_samples(world: World, places: list[int], found: list[str], again: list[str]) -> None:
+    steady = [first if first == second else None for first, second in zip(found, again, strict=True)]
     held = world.engine.allgather_object(steady)
     for place, digests in zip(places, zip(*held, strict=True), strict=True):
         for rank, digest in enumerate(digests):
@@ -52,15 +78,30 @@ def check_same_data(world: World, length: int | None, sample: Callable[[list[int
                 )
 
 
+def fingerprint(length: int, sample: Callable[[list[int]], Iterable[Any]]) -> tuple[int, list[str]]:
+    """Return the length of data and digests of some samples: what the same data have alike on all ranks."""
+    return length, _digests(sample(_places(length)) if length else [])
+
+
+def _places(length: int) -> list[int]:
+    return sorted({int(place) for place in np.linspace(0, length - 1, SAMPLES)})
+
+
 def check_same_arrays(world: World, data: Any) -> None:
-    """Compare arrays ``(x, y)``, or trees of them, over ranks; called by all ranks.
+    """Compare an array, or a tuple, list or dict of arrays, over ranks; called by all ranks.
 
     Raises:
         DataError: Ranks hold other arrays, or in another order; on every rank.
     """
+    rows = of_arrays(_by_place, data)
     check_same_data(
-        world, samples_of(data), lambda places: [map_tree(operator.itemgetter(place), data) for place in places]
+        world, samples_of(data), lambda places: [of_arrays(operator.itemgetter(place), rows) for place in places]
     )
+
+
+def _by_place(array: Any) -> Any:
+    """Return what gives samples by their place: tables of pandas go by labels."""
+    return np.asarray(array) if hasattr(array, "iloc") else array
 
 
 def _digests(samples: Iterable[Any]) -> list[str]:

@@ -15,8 +15,8 @@ from hvdkit.recipe import plan
 @mutant("shard", nodes=True)
 def shard_by_local_rank() -> None:
     """Two nodes with one process each take the same part."""
-    split = plan.ShardPlan._split
-    plan.ShardPlan._split = lambda self, block, rank: split(  # type: ignore[method-assign]
+    split = plan.ShardPlan.split
+    plan.ShardPlan.split = lambda self, block, rank: split(  # type: ignore[method-assign]
         self, block, world.current().local_rank
     )
 
@@ -24,8 +24,8 @@ def shard_by_local_rank() -> None:
 @mutant("shard")
 def same_shard() -> None:
     """All ranks take rank 0's part."""
-    split = plan.ShardPlan._split
-    plan.ShardPlan._split = lambda self, block, rank: split(self, block, 0)  # type: ignore[method-assign]
+    split = plan.ShardPlan.split
+    plan.ShardPlan.split = lambda self, block, rank: split(self, block, 0)  # type: ignore[method-assign]
 
 
 @mutant("shard")
@@ -37,8 +37,8 @@ def drop_last_batch() -> None:
 @mutant("shard")
 def lost_sample() -> None:
     """The last sample of every global batch is never seen."""
-    split = plan.ShardPlan._split
-    plan.ShardPlan._split = lambda self, block, rank: split(self, block[:-1], rank)  # type: ignore[method-assign]
+    split = plan.ShardPlan.split
+    plan.ShardPlan.split = lambda self, block, rank: split(self, block[:-1], rank)  # type: ignore[method-assign]
 
 
 @mutant("shard")
@@ -62,13 +62,13 @@ def same_order_every_epoch() -> None:
 @mutant("shard", ("torch", "tf"))
 def short_batches_unweighted() -> None:
     """A short batch counts like a full one."""
-    split = plan.ShardPlan._split
+    split = plan.ShardPlan.split
 
     def changed(self: Any, block: Any, rank: int) -> Any:
         for part in split(self, block, rank):
             yield replace(part, weight=1.0)
 
-    plan.ShardPlan._split = changed  # type: ignore[method-assign]
+    plan.ShardPlan.split = changed  # type: ignore[method-assign]
 
 
 # step 4

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hvdkit.recipe.plan import ShardPlan
+from hvdkit.training.batch import NO_TARGETS
 from hvdkit.training.batches import Batch, PlannedBatches, StreamBatches, current_batch_counts
 
 
@@ -29,6 +30,19 @@ def test_a_batch_is_unpacked_and_indexed_as_a_pair():
     inputs, targets = batch
     assert (inputs, targets) == (batch[0], batch[1]) == batch[:2] == ("x", "y")
     assert len(batch) == 2
+
+
+def test_r33_two_columns_are_a_pair_and_two_samples_are_not():
+    x, y = np.zeros((2, 3)), np.zeros(2)
+    for tree in ((x, y), [x, y], ("x", "y")):
+        batch = Batch.of(tree, 2, 2)
+        assert batch.targets is tree[1]
+        assert batch.given is batch
+    wide = np.zeros((3, 4))
+    for tree in (x, [wide, wide], ["a", "b"], [{"x": wide}, {"x": wide}], (x, x, y), {"x": x, "y": y}):
+        batch = Batch.of(tree, 2, 2)
+        assert batch.targets is NO_TARGETS
+        assert batch.given is tree
 
 
 def test_every_sample_is_on_one_rank_in_every_epoch():

@@ -36,5 +36,16 @@ def test_all_arrays_have_one_length():
     for pair in ((A, B[:2]), ((A, B[:2]), B), (A, {"a": B, "b": B[:1]})):
         with pytest.raises(DataError, match="3"):
             samples_of(pair)
-    with pytest.raises(RecipeError, match="class list cannot be sharded"):
-        samples_of([A, B])
+    for data in (A, [A, B], (A, B, B), {"a": A, "b": [B]}, ([1, 2, 3], [4, 5, 6], B)):
+        assert samples_of(data) == 3
+    with pytest.raises(DataError, match=r"data\['a'\] has 3 samples but data\['b'\]\[1\] has 2"):
+        samples_of({"a": A, "b": (B, B[:2])})
+    for data in ([1, 2], "text", 3, object(), (), {}, {"a": "text"}, (A, object())):
+        with pytest.raises(RecipeError, match="cannot be sharded"):
+            samples_of(data)
+
+
+@pytest.mark.parametrize("data", [[(A, A), (A, A)], [A] * 5])
+def test_r33_a_list_that_could_be_samples_is_refused(data):
+    with pytest.raises(RecipeError, match="give a tuple of arrays"):
+        samples_of(data)

@@ -15,7 +15,7 @@ class OpsReference(KerasReference):
 
     def _values(self, outputs: Any, y: Any, losses: Any) -> dict[str, Any]:
         values = {"loss": sum(losses, start=ops.mean(self._loss(y, outputs)))}
-        if "accuracy" in self.recipe.metrics:
+        if "accuracy" in self.recipe.metrics and len(outputs.shape) == len(y.shape) + 1 and outputs.shape[-1] > 1:
             right = ops.equal(ops.argmax(outputs, 1), ops.cast(y, "int64"))
             values["accuracy"] = ops.mean(ops.cast(right, "float32"))
         return values

@@ -89,10 +89,12 @@ class TfReference(KerasReference):
         loss = tf.add_n([tf.reduce_mean(self._loss(y, outputs)), *self.model.losses])
         values = {"loss": loss}
         for entry in self.recipe.metrics:
-            if entry == "accuracy":
+            if isinstance(entry, str):
+                if len(outputs.shape) != len(y.shape) + 1 or outputs.shape[-1] == 1:
+                    continue
                 right = tf.equal(tf.argmax(outputs, 1), tf.cast(y, tf.int64))
                 values["accuracy"] = tf.reduce_mean(tf.cast(right, tf.float64))
-            elif self._view.framework == "tf":
+            elif self._view.framework == "tf" and not hasattr(entry, "update_state"):
                 values[getattr(entry, "__name__", type(entry).__name__)] = tf.reduce_mean(entry(y, outputs))
         return values
 

@@ -94,8 +94,10 @@ def load_data(recipe: Recipe, framework: str) -> Data:
     """Return the recipe's data, all of them.
 
     Raises:
-        RecipeError: They are trees of arrays, which verify does not follow yet.
+        RecipeError: They are trees of arrays, or the recipe has a scheduler, which verify does not follow yet.
     """
+    if recipe.scheduler is not None:
+        raise RecipeError("verify follows Recipe.schedule, but not yet Recipe.scheduler; verify the recipe without it")
     source = recipe.pick("data", framework)
     data: Data = source if isinstance(source, Data) else source()
     if isinstance(data.train, tuple) and any(is_branch(view) for view in data.train):

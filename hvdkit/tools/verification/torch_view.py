@@ -148,9 +148,10 @@ class TorchReference(Reference):
     def _measure(self, loss: Any, outputs: Any, y: Any, count: int) -> None:
         self.note("loss", float(loss.detach()), count)
         for entry in self.recipe.metrics:
-            if entry == "accuracy":
-                self.note("accuracy", float((outputs.argmax(1) == y).double().mean()), count)
-            else:
+            if isinstance(entry, str):
+                if outputs.dim() == y.dim() + 1 and outputs.shape[1] > 1:
+                    self.note("accuracy", float((outputs.argmax(1) == y).double().mean()), count)
+            elif not hasattr(entry, "update"):
                 name = getattr(entry, "__name__", type(entry).__name__)
                 self.note(name, float(entry(outputs.detach(), y)), count)
 

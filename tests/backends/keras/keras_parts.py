@@ -88,3 +88,52 @@ def noisy_net():
     inputs = keras.Input((runs.FEATURES,))
     x = layers.BatchNormalization(momentum=0.5)(layers.Dense(8)(inputs))
     return keras.Model(inputs, layers.Dense(runs.CLASSES)(layers.Dropout(0.5, seed=3)(x)))
+
+
+class Adversaries(keras.Model):
+    """Sub-models with an optimizer each, a ``train_step`` of their own and no ``call``, as GANs have it.
+
+    A row holds a real sample and, behind it, the noise for a false one.
+    """
+
+    def __init__(self):
+        super().__init__()
+        layers = keras.layers
+        # the input layers come first, so that all parts are built
+        self.judge = keras.Sequential([keras.Input((4,)), layers.Dense(8, activation="tanh"), layers.Dense(1)])
+        self.maker = keras.Sequential([keras.Input((2,)), layers.Dense(6, activation="tanh"), layers.Dense(4)])
+
+    def compile(self, d_optimizer, g_optimizer, loss_fn, **kwargs):
+        super().compile(**kwargs)
+        self.d_optimizer, self.g_optimizer, self.loss_fn = d_optimizer, g_optimizer, loss_fn
+
+    def judging(self, rows):
+        real, false = self.judge(rows[:, :4]), self.judge(self.maker(rows[:, 4:]))
+        return self.loss_fn(real * 0 + 1, real) + self.loss_fn(false * 0, false)
+
+    def making(self, rows):
+        false = self.judge(self.maker(rows[:, 4:]))
+        return self.loss_fn(false * 0 + 1, false)
+
+    def train_step(self, rows):
+        rows = rows[0] if isinstance(rows, (list, tuple)) else rows
+        shown = {}
+        turns = ((self.judging, self.judge, self.d_optimizer), (self.making, self.maker, self.g_optimizer))
+        for loss_of, part, optimizer in turns:
+            loss, gradients = getattr(self, f"gradients_on_{runs.library()}")(loss_of, rows, part)
+            optimizer.apply_gradients(zip(gradients, part.trainable_variables, strict=True))
+            shown[f"{part.name.split('_')[0]}_{len(shown)}_loss"] = loss
+        return shown
+
+    def gradients_on_tensorflow(self, loss_of, rows, part):
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = loss_of(rows)
+        return loss, tape.gradient(loss, part.trainable_variables)
+
+    def gradients_on_torch(self, loss_of, rows, part):
+        import torch
+
+        loss = loss_of(rows)
+        return loss.detach(), torch.autograd.grad(loss, [variable.value for variable in part.trainable_variables])

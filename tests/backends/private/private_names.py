@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 RATES = "hvdkit/keras_common/rates/driven_rates.py"
 FIT_DATASET = "hvdkit/keras/fit_dataset.py"
-TF_DATASETS = "hvdkit/keras_common/data/tf_datasets.py"
+TF_ORDERS = "hvdkit/keras_common/data/order_checks.py"
 VERSIONS = "hvdkit/keras_common/compat.py"
 WRAPPING = "hvdkit/keras_common/gradients/torch_wrapping.py"
 BATCH_NORM = "hvdkit/torch/batch_norm.py"
@@ -23,8 +23,8 @@ class PrivateName:
     """One name.
 
     Attributes:
-        library: Where it is: ``torch``, ``tf``, ``keras`` (2 and 3), ``horovod torch`` or ``horovod tf``. ``keras 2``
-            is Keras 2 alone, ``keras 3.16 torch`` is Keras 3 from 3.16 on, on torch.
+        library: Where it is: ``torch``, ``torchmetrics``, ``tf``, ``keras`` (2 and 3), ``horovod torch`` or
+            ``horovod tf``. ``keras 2`` is Keras 2 alone, ``keras 3.16 torch`` is Keras 3 from 3.16 on, on torch.
         name: Dotted, from a module that can be imported; or behind ``:``, from a specimen or a module in front of it.
         file: Of hvdkit, that uses it.
         purpose: What for.
@@ -45,6 +45,13 @@ class PrivateName:
 
 
 TABLE = (
+    PrivateName(
+        "torchmetrics",
+        "summed:_reductions",
+        "hvdkit/torch/metric_objects.py",
+        "join states by their own rules",
+        "value",
+    ),
     PrivateName("torch", "torch._foreach_copy_", "hvdkit/torch/gradients/buckets.py", "fill a bucket in one call"),
     PrivateName(
         "torch", "torch._foreach_zero_", "hvdkit/torch/gradients/buckets.py", "empty missing gradients in one call"
@@ -75,12 +82,25 @@ TABLE = (
         WRAPPING,
         "see a wrapper as it is put around a model",
     ),
-    PrivateName("tf", "shuffled:_inputs", TF_DATASETS, "look at what a data set is made of"),
-    PrivateName("tf", "shuffled:_seed", TF_DATASETS, "find a shuffle without a seed", "value"),
-    PrivateName("tf", "shuffled:_seed2", TF_DATASETS, "find a shuffle without a seed", "value"),
-    PrivateName("tf", "shuffled:Shuffle", TF_DATASETS, "find a shuffle before the shard", "class"),
-    PrivateName("tf", "repeated:Repeat", TF_DATASETS, "find a repetition before the shard", "class"),
-    PrivateName("tf", "batched:Batch", TF_DATASETS, "find batches before the shard", "class"),
+    PrivateName("tf", "shuffled:_inputs", TF_ORDERS, "look at what a data set is made of"),
+    PrivateName("tf", "shuffled:_seed", TF_ORDERS, "find a shuffle without a seed", "value"),
+    PrivateName("tf", "shuffled:_seed2", TF_ORDERS, "find a shuffle without a seed", "value"),
+    PrivateName("tf", "shuffled:Shuffle", TF_ORDERS, "find a shuffle before the shard", "class"),
+    PrivateName("tf", "repeated:Repeat", TF_ORDERS, "find a repetition before the shard", "class"),
+    PrivateName("tf", "batched:Batch", TF_ORDERS, "find batches before the shard", "class"),
+    PrivateName("tf", "drawn:_seed", TF_ORDERS, "compare seeds between ranks", "value"),
+    PrivateName("tf", "drawn:_seed2", TF_ORDERS, "compare seeds between ranks", "value"),
+    PrivateName("tf", "drawn:Random", TF_ORDERS, "find what draws at random before the shard", "class"),
+    PrivateName("tf", "sharded:_num_shards", TF_ORDERS, "compare shards between ranks", "value"),
+    PrivateName("tf", "sharded:_index", TF_ORDERS, "compare shards between ranks", "value"),
+    PrivateName("tf", "sharded:Shard", TF_ORDERS, "find a shard before the shard", "class"),
+    PrivateName("tf", "mapped:_deterministic", TF_ORDERS, "find an order that changes from run to run", "value"),
+    PrivateName("tf", "flattened:_functions", TF_ORDERS, "look into data sets that functions make"),
+    PrivateName("tf", "flattened:FlatMap", TF_ORDERS, "know what makes single samples", "class"),
+    PrivateName("tf", "unbatched:Unbatch", TF_ORDERS, "know what makes single samples", "class"),
+    PrivateName("tf", "interleaved:Interleave", TF_ORDERS, "know what makes single samples", "class"),
+    PrivateName("tf", "chosen:DirectedInterleave", TF_ORDERS, "know what chooses among data sets", "class"),
+    PrivateName("tf", "bucketed:GroupByWindow", TF_ORDERS, "find batches before the shard", "class"),
     PrivateName("tf", "batched:_variant_tensor", FIT_DATASET, "be a data set that knows its plan", "value"),
     PrivateName("tf", "batched:_inputs", FIT_DATASET, "be a data set that knows its plan"),
     PrivateName(
@@ -92,8 +112,8 @@ TABLE = (
     PrivateName(
         "tf",
         "tensorflow.python.eager.context.global_seed",
-        VERSIONS,
-        "give each rank its own random numbers in Keras 2",
+        "hvdkit/keras_common/random_state.py",
+        "give each rank its own random numbers",
     ),
     PrivateName("keras", "sgd:_clip_gradients", VERSIONS, "reduce gradients once per update, before clipping", "hook"),
     PrivateName("keras", "sgd:_learning_rate", VERSIONS, "find the variable of the learning rate", "variable"),
@@ -115,6 +135,13 @@ TABLE = (
         VERSIONS,
         "tell optimizers that apply gradients in their own way",
     ),
+    PrivateName("keras 3", "sgd:_trainable_variables", VERSIONS, "know what gradients belong to", "value"),
+    PrivateName(
+        "keras 3",
+        "keras.src.backend.common.masking.get_keras_mask",
+        VERSIONS,
+        "count the entries that a loss divides by",
+    ),
     PrivateName("keras 3", "model:_loss_tracker.update_state", VERSIONS, "weight the loss that fit shows"),
     PrivateName("keras 3", "sgd:_get_current_learning_rate", RATES, "let JAX read the rate from a table", "hook"),
     PrivateName(
@@ -122,6 +149,12 @@ TABLE = (
         "keras.src.backend.common.stateless_scope.in_stateless_scope",
         RATES,
         "tell a step under way from a look at the rate between steps",
+    ),
+    PrivateName(
+        "keras 3",
+        "keras.src.backend.common.global_state.get_global_attribute",
+        VERSIONS,
+        "give each rank its own numbers of keras.random",
     ),
     PrivateName("keras 3", "model:seed_generator_state", VERSIONS, "leave random states each rank's own", "path"),
     PrivateName(
@@ -132,6 +165,7 @@ TABLE = (
         "value",
     ),
     PrivateName("keras 2", "sgd:_internal_apply_gradients", VERSIONS, "change gradients after clipping", "hook"),
+    PrivateName("keras 2", "masked:_keras_mask", VERSIONS, "count the entries that a loss divides by", "value"),
     PrivateName("keras 2", "model:compiled_loss._total_loss_mean.update_state", VERSIONS, "weight the loss of fit"),
     *(
         PrivateName("keras 2", f"scaling:_loss_scale.{name}", VERSIONS, "keep the loss scale in files", "variable")

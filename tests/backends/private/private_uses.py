@@ -14,9 +14,13 @@ NOT_FOREIGN = {
     "_world",
     "_keras_channel",
     "_hvdkit_fit",
+    "_hvdkit_fits",
+    "_hvdkit_joins_rows",
+    "_hvdkit_notes_batches",
     "_hvdkit_rates",
     "_hvdkit_reduced",
     "_hvdkit_reduction",
+    "_hvdkit_watched",
     "_exit",
     "_fields",
 }

@@ -22,10 +22,48 @@ def batched() -> Any:
     return _numbers().batch(2)
 
 
+def sharded() -> Any:
+    return _numbers().shard(2, 0)
+
+
+def drawn() -> Any:
+    return type(_numbers()).random(seed=1)
+
+
+def mapped() -> Any:
+    return _numbers().map(lambda n: n, num_parallel_calls=2, deterministic=False)
+
+
+def flattened() -> Any:
+    return _numbers().flat_map(type(_numbers()).range)
+
+
+def interleaved() -> Any:
+    return _numbers().interleave(type(_numbers()).range)
+
+
+def chosen() -> Any:
+    return type(_numbers()).choose_from_datasets([_numbers(), _numbers()], _numbers())
+
+
+def unbatched() -> Any:
+    return batched().unbatch()
+
+
+def bucketed() -> Any:
+    return _numbers().group_by_window(lambda n: n % 2, lambda _, window: window.batch(2), window_size=2)
+
+
 def _numbers() -> Any:
     import tensorflow as tf
 
     return tf.data.Dataset.range(4)
+
+
+def summed() -> Any:
+    import torchmetrics
+
+    return torchmetrics.SumMetric()
 
 
 def sgd(**settings: Any) -> Any:
@@ -50,6 +88,13 @@ def model() -> Any:
     made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
     made.compile("sgd", "mse")
     return made
+
+
+def masked() -> Any:
+    """Return the output of a layer that masks."""
+    import tensorflow as tf
+
+    return _keras().layers.Masking()(tf.zeros((1, 2, 1)))
 
 
 def called_in_update(name: str) -> bool:

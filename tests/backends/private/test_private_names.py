@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from installed import needs
 from private_names import TABLE, PrivateName
 from private_uses import ROOT, foreign_names, used_names
 from ranks import on
@@ -38,6 +39,9 @@ def combinations(library):
     name, *rest = library.split()
     if name == "horovod":
         return on(rest[0], ("horovod",))
+    if name == "torchmetrics":
+        here = on("torch", ("serial",), (1,))
+        return [pytest.param(*entry.values, marks=[*entry.marks, needs(name)], id=entry.id) for entry in here]
     if name != "keras":
         return on(name, ("serial",), (1,))
     backends = rest[1:] or [name for name in KERAS_ON if importlib.util.find_spec(name)]

@@ -86,13 +86,13 @@ def test_endless_data_want_steps_and_go_on_where_the_last_epoch_stopped(ranks):
 
         data = tf.data.Dataset.from_generator(numbers, output_signature=(tf.TensorSpec((), tf.int64),) * 2)
         try:
-            hk.shard(data, 2)
+            hk.shard(data.repeat(), 2)
         except RecipeError as error:
             message = str(error)
         batches = hk.shard(data, 2, steps_per_epoch=3, shuffle=False)
         return message, len(batches), [x.numpy().tolist() for _ in range(2) for x, _ in batches]
 
-    expected = "the data set is endless or of unknown length; give Recipe(steps_per_epoch=...)"
+    expected = "the data set is endless; give Recipe(steps_per_epoch=...)"
     for rank, (message, length, seen) in enumerate(ranks.run(body)):
         assert message == expected
         assert length == 3
@@ -138,7 +138,9 @@ def test_data_whose_shards_would_overlap_are_refused(ranks, framework):
         hk.shard(data.shuffle(20, seed=1, reshuffle_each_iteration=False), 2)
         return found
 
-    batched = "the data set is batched already; give single samples, hvdkit shards and batches them"
+    batched = (
+        "the data set is batched already; give single samples, such as data.unbatch(): hvdkit shards and batches them"
+    )
     shuffled = (
         "the data set is shuffled before the shard without a seed, so shards would overlap; leave shuffle() out "
         "(hvdkit shuffles after the shard) or give it a seed"
@@ -150,7 +152,7 @@ def test_data_whose_shards_would_overlap_are_refused(ranks, framework):
             "shuffled": shuffled,
             "shuffled and mapped": shuffled,
             "repeated": "the data set repeats before the shard; leave repeat() out and give more epochs",
-            "endless": "the data set is endless or of unknown length; give Recipe(steps_per_epoch=...)",
+            "endless": "the data set is endless; give Recipe(steps_per_epoch=...)",
             "empty": "the training data are empty; give at least one sample",
             "workers": "Shard.workers is 2, but tf.data has its own threads; leave it at 0",
             "pinned": "Shard.pin_memory is True, but tf.data places batches itself; use 'auto'",

@@ -140,7 +140,7 @@ REFUSED = {
     "empty": "DataError: the data are empty",
     "too_few": "DataError: 7 samples do not fill one global batch of 8; lower batch_size",
     "lengths": "DataError: 7 samples but 6 labels",
-    "stream": "RecipeError: data of class Stream cannot be sharded",
+    "no_length": "RecipeError: data of class NoLength cannot be sharded",
     "loader_batch": "RecipeError: the DataLoader has batch_size 2 but 4 is asked for",
     "prefetch": "RecipeError: Shard.prefetch is 3 but workers is 0",
     "batch": "RecipeError: shard: batch_size is 0; it must be a whole number >= 1",
@@ -152,21 +152,21 @@ REFUSED = {
 def test_data_that_cannot_be_sharded_are_refused_on_every_rank(ranks, case):
     def body():
         import numpy as np
-        from torch.utils.data import DataLoader, IterableDataset
+        from torch.utils.data import DataLoader, Dataset
         from torch_cases import complaint
 
         import hvdkit.torch as hk
 
-        class Stream(IterableDataset):
-            def __iter__(self):
-                return iter(range(3))
+        class NoLength(Dataset):
+            def __getitem__(self, place):
+                return place
 
         seven, list_data = np.zeros((7, 2)), list(range(8))
         arguments = {
             "empty": ((seven[:0], seven[:0]), 4, {}),
             "too_few": ((seven, seven), 4, {"uneven": "drop"}),
             "lengths": ((seven, seven[:6]), 4, {}),
-            "stream": (Stream(), 4, {}),
+            "no_length": (NoLength(), 4, {}),
             "loader_batch": (DataLoader(list_data, batch_size=2), 4, {}),
             "prefetch": ((seven, seven), 4, {"prefetch": 3}),
             "batch": ((seven, seven), 0, {}),
