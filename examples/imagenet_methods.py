@@ -147,7 +147,7 @@ class Horovod(Single):
 
     def load(self, training: Dataset[Any], validation: Dataset[Any], batch_size: int, workers: int, seed: int) -> None:
         self.training = hk.shard(training, batch_size, seed=seed, uneven="drop", workers=workers)  # step 3
-        self.validation = hk.shard(validation, batch_size, shuffle=False, workers=workers)
+        self.validation = hk.shard(validation, batch_size, train=False, workers=workers)
 
     def training_batches(self, epoch: int) -> Iterator[Any]:
         self.training.set_epoch(epoch)
@@ -155,9 +155,7 @@ class Horovod(Single):
 
     def validation_batches(self, model: torch.nn.Module) -> Iterator[Any]:
         synchronise_statistics(model)
-        for batch in self.validation:
-            if self.validation.count:
-                yield batch
+        yield from self.validation
 
     def distribute(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
         hk.distribute(optimizer, model)  # step 5

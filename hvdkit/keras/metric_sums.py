@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hvdkit.errors import ModelError, RecipeError
+from hvdkit.errors import RecipeError
 from hvdkit.job.world import World
-from hvdkit.keras_common.compat import inner_metrics, to_numpy
+from hvdkit.keras_common.compat import to_numpy
+from hvdkit.keras_common.metric_states import check_additive, join_states, leaf_metrics
 
 _RULES = ("sum", "max", "min")
 
@@ -38,10 +39,10 @@ def summed_results(model: Any, world: World, rules: Mapping[str, str] | None = N
         ModelError: A metric keeps something that cannot be added up, and has no rule.
     """
     rules = rules or {}
-    metrics = _leaves(model.metrics)
+    metrics = leaf_metrics(model.metrics)
     for metric in metrics:
         if metric.name not in rules:
-            _check_additive(metric)
+            check_additive(metric)
     states = [variable for metric in metrics for variable in metric.variables]
     local = [to_numpy(variable) for variable in states]
     if world.size > 1 and local:
@@ -51,7 +52,7 @@ def summed_results(model: Any, world: World, rules: Mapping[str, str] | None = N
                 variable for metric in metrics if rules.get(metric.name, "sum") == rule for variable in metric.variables
             ]
             joined |= dict(
-                zip(map(id, mine), _join(world, [to_numpy(variable) for variable in mine], rule), strict=True)
+                zip(map(id, mine), join_states(world, [to_numpy(variable) for variable in mine], rule), strict=True)
             )
         for variable in states:
             variable.assign(joined[id(variable)])
@@ -59,38 +60,6 @@ def summed_results(model: Any, world: World, rules: Mapping[str, str] | None = N
     for variable, value in zip(states, local, strict=True):
         variable.assign(value)
     return results
-
-
-def _join(world: World, local: list[Any], rule: str) -> list[Any]:
-    if not local:
-        return []
-    flat = np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in local])
-    total = world.allreduce(flat, rule)
-    ends = np.cumsum([value.size for value in local])
-    return [
-        total[end - value.size : end].reshape(value.shape).astype(value.dtype)
-        for value, end in zip(local, ends, strict=True)
-    ]
-
-
-def _leaves(metrics: Any) -> list[Any]:
-    leaves: list[Any] = []
-    for metric in metrics:
-        inner = inner_metrics(metric)
-        leaves.extend(_leaves(inner) if inner else [metric])
-    return list({id(leaf): leaf for leaf in leaves}.values())
-
-
-def _check_additive(metric: Any) -> None:
-    for kind in type(metric).__mro__:
-        if kind.__name__ == "Metric":
-            break
-        if kind.__module__.startswith(("keras.", "tf_keras.")) and kind.__name__ != "Metric":
-            return
-    raise ModelError(
-        f"metric {metric.name!r} ({type(metric).__name__}) keeps its own state, which hvdkit cannot add up over "
-        "ranks; derive it from keras.metrics.Mean or Sum, or give MetricAverageCallback a rule for it"
-    )
 
 
 def _plain(value: Any) -> Any:

@@ -12,9 +12,10 @@ from torch.autograd.function import once_differentiable
 
 from hvdkit.engines.channel import Channel
 from hvdkit.engines.table import open_channel
-from hvdkit.errors import DataError, RecipeError
+from hvdkit.errors import DataError, ModelError, RecipeError
 from hvdkit.job.world import World
 from hvdkit.training.batches import current_batch_counts
+from hvdkit.training.evaluation_batches import in_evaluation_loop
 
 
 class _Synchronised(nn.modules.batchnorm._BatchNorm):
@@ -87,6 +88,11 @@ def synchronise_batch_norm(world: World, model: nn.Module | None) -> None:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _normalise(layer: _Synchronised, x: torch.Tensor) -> torch.Tensor:
+    if in_evaluation_loop():
+        raise ModelError(
+            "a model with synchronised BatchNorm is in training mode in a loop over shard(train=False), where ranks "
+            "may have different numbers of batches; call model.eval() first"
+        )
     statistics = _GlobalStatistics(layer._channel, counted=current_batch_counts())
     return cast(torch.Tensor, _BatchNorm.apply(x, layer.weight, layer.bias, layer, statistics))
 

@@ -58,27 +58,44 @@ def _check_labels(labels: NDArray[Any], outputs: NDArray[Any]) -> None:
         )
 
 
-def check_accuracy(outputs: Sequence[int | None], targets: Sequence[int | None], *, class_axis: int) -> None:
-    """Check that ``accuracy`` has a score for each class and one integer label for each place that is scored.
+LOGITS, PROBABILITIES, CATEGORICAL = "logits", "probabilities", "categorical"
+SPARSE, ONE_HOT, BINARY = "sparse", "one-hot", "binary"
+
+
+def accuracy_form(
+    outputs: Sequence[int | None], targets: Sequence[int | None], *, class_axis: int, loss: str | None = None
+) -> str:
+    """Choose what ``accuracy`` compares, by the shapes and the loss.
 
     Args:
-        outputs: The shape of the scores, ``(n, classes)`` or with more axes; None for a length that is not known.
-        targets: The shape of the labels: that of the scores without the axis of the classes, or with one of length 1
-            at the end.
+        outputs: The shape of the scores; None for a length that is not known.
+        targets: The shape of the labels.
         class_axis: Where the classes are in ``outputs``.
+        loss: ``logits`` or ``probabilities`` for a binary cross-entropy on these, ``categorical`` for a cross-entropy
+            over classes, or None.
+
+    Returns:
+        ``sparse`` for a score for each class and one integer label for each place; ``one-hot`` for a score for each
+        class and labels of the same shape under a cross-entropy over classes; ``binary`` for one output and one label
+        of 0 or 1 for each place under a binary cross-entropy.
 
     Raises:
-        ModelError: The shapes do not fit, as for a single output or one-hot labels.
+        ModelError: It is none of these.
     """
     places, labels = list(outputs), list(targets)
     classes = places.pop(class_axis) if len(places) > 1 else 1
-    if classes != 1 and any(
-        _fits(found, places) for found in (labels, labels[:-1] if labels[-1:] in ([1], [None]) else labels)
-    ):
-        return
+    shortened = labels[:-1] if labels[-1:] in ([1], [None]) else labels
+    one_each = any(_fits(found, places) for found in (labels, shortened))
+    if classes != 1 and one_each:
+        return SPARSE
+    if classes not in (1, None) and loss == CATEGORICAL and _fits(labels, list(outputs)):
+        return ONE_HOT
+    if classes == 1 and loss in (LOGITS, PROBABILITIES) and (one_each or _fits(labels, list(outputs))):
+        return BINARY
     raise ModelError(
-        f"metric 'accuracy' takes scores of shape (n, classes) and integer labels of shape (n,), but has outputs of "
-        f"shape {tuple(outputs)} and targets of shape {tuple(targets)}; give a metric of your own"
+        f"metric 'accuracy' takes scores of shape (n, classes) and integer labels of shape (n,), one-hot labels under "
+        f"a cross-entropy over classes, or one output under a binary cross-entropy, but has outputs of shape "
+        f"{tuple(outputs)} and targets of shape {tuple(targets)}; give a metric of your own"
     )
 
 

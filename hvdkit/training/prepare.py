@@ -24,7 +24,8 @@ class Part:
     Attributes:
         data: All samples: a map-style data set for torch, a ``tf.data.Dataset`` for tf, arrays ``(x, y)`` for keras.
         sampler: For torch, the indices of this process's samples, with a length and ``set_epoch``; else None.
-        loader: This process's batches, what the backend's ``shard`` returns.
+        loader: This process's batches, what the backend's ``shard`` returns; for validation with ``train=False``: each
+            sample once, so that processes may have different numbers of batches.
     """
 
     data: Any
@@ -96,7 +97,7 @@ def prepare_datasets(
     data: Data = _LOADERS[name](data_dir)
     check(data, rank=4)
     train = backend.shard(data.train, batch_size, seed=seed, uneven=uneven)
-    validation = backend.shard(data.validation, validation_batch_size or batch_size, shuffle=False)
+    validation = backend.shard(data.validation, validation_batch_size or batch_size, train=False)
     return Prepared(_part(framework, data.train, train), _part(framework, data.validation, validation), CLASSES)
 
 

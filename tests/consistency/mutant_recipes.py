@@ -108,4 +108,4 @@ def backends() -> list[Any]:
 
 
 def _side(framework: str) -> str:
-    return "torch_side" if framework == "torch" else "keras_side"
+    return "torch_view" if framework == "torch" else "keras_view"

@@ -78,7 +78,7 @@ def metrics_not_averaged() -> None:
     """Every rank reports its own metrics."""
     metrics.Sums.over_ranks = lambda self, world: self  # type: ignore[method-assign]
     if backends()[0].__name__ != "hvdkit.torch":
-        importlib.import_module("hvdkit.keras.metric_sums")._join = lambda world, local, rule: local
+        importlib.import_module("hvdkit.keras.metric_sums").join_states = lambda world, local, rule: local
 
 
 @mutant("average", ("torch", "tf"))
@@ -99,13 +99,13 @@ def mean_of_means() -> None:
 def sums_averaged_not_added() -> None:
     """Sums are averaged and counts are not: metrics N times too small."""
     module = importlib.import_module("hvdkit.keras.metric_sums")
-    join = module._join
+    join = module.join_states
 
     def halved(world: Any, local: list[Any], rule: str) -> list[Any]:
         joined = join(world, local, rule)
         return [value / 2 if number % 2 == 0 else value for number, value in enumerate(joined)]
 
-    module._join = halved
+    module.join_states = halved
 
 
 @mutant("average", model=nets(True))
@@ -115,5 +115,5 @@ def statistics_not_averaged() -> None:
         for name in ("hvdkit.torch.trainer", "hvdkit.torch.checkpointing"):
             importlib.import_module(name).synchronise_statistics = lambda model: None
         return
-    for name in ("keras_common.state.files", "tf.trainer", "keras.trainer", "keras.callbacks"):
+    for name in ("keras_common.state.files", "tf.trainer", "keras.evaluation", "keras.callbacks"):
         importlib.import_module(f"hvdkit.{name}").synchronise_statistics = lambda model: None

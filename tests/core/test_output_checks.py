@@ -7,7 +7,7 @@ import pytest
 
 import hvdkit
 from hvdkit.errors import DataError, ModelError
-from hvdkit.training.checks import check_accuracy, check_loss, check_outputs
+from hvdkit.training.checks import accuracy_form, check_loss, check_outputs
 
 LOGITS = np.array([[0.1, 2.0, -1.0], [0.0, 0.5, 0.4]])
 
@@ -47,13 +47,13 @@ def test_a_label_out_of_range_is_named(world, label):
     ],
 )
 def test_accuracy_takes_scores_and_labels(outputs, targets, axis):
-    check_accuracy(outputs, targets, class_axis=axis)
+    accuracy_form(outputs, targets, class_axis=axis)
 
 
 @pytest.mark.parametrize(("outputs", "targets"), [((8, 1), (8,)), ((8,), (8,)), ((8, 3), (8, 3)), ((8, 3), (7,))])
 def test_r19_accuracy_refuses_other_shapes(outputs, targets):
     with pytest.raises(ModelError, match=r"metric 'accuracy' takes scores of shape \(n, classes\)"):
-        check_accuracy(outputs, targets, class_axis=1)
+        accuracy_form(outputs, targets, class_axis=1)
 
 
 def test_a_loss_that_is_nan_ends_training():

@@ -1,0 +1,138 @@
+"""Loss and metrics of a model's outputs in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from hvdkit.errors import HvdkitError, ModelError, RecipeError
+from hvdkit.job.metrics import Sums
+from hvdkit.job.world import World
+from hvdkit.torch.losses import divisor, kind_of
+from hvdkit.torch.metric_objects import TorchMetrics, named_objects
+from hvdkit.training.checks import BINARY, LOGITS, ONE_HOT, accuracy_form
+from hvdkit.training.evaluation_batches import evaluation_pairs
+from hvdkit.training.metric_objects import agree_on_metrics
+
+Mean = Callable[[Any, Any], Any]
+
+
+class Totals:
+    """Sums of per-batch means times counts, kept on the device until they are read."""
+
+    def __init__(self, device: str | torch.device) -> None:
+        self._device = device
+        self._values: dict[str, torch.Tensor] = {}
+        self._counts: dict[str, float] = {}
+
+    def add(self, name: str, mean: Any, count: float) -> None:
+        """Add the mean over ``count`` samples; nothing for 0."""
+        if name not in self._values:
+            self._values[name] = torch.zeros((), dtype=torch.float64, device=self._device)
+            self._counts[name] = 0
+        if not count:
+            return
+        value = mean.detach() if isinstance(mean, torch.Tensor) else torch.as_tensor(mean)
+        if value.numel() != 1:
+            raise ModelError(f"{name!r} of a batch has shape {tuple(value.shape)}; return its mean over the samples")
+        self._values[name].add_(value.reshape(()).to(self._device), alpha=count)
+        self._counts[name] += count
+
+    def sums(self) -> Sums:
+        """Return the sums and counts."""
+        sums = Sums()
+        for name, value in self._values.items():
+            sums.add(name, value.item(), self._counts[name])
+        return sums
+
+
+class Measures:
+    """What is measured, the same on all ranks.
+
+    Attributes:
+        names: Of the loss, if there is one, and of the metrics.
+        objects: The metrics that keep a state of their own.
+
+    Raises:
+        RecipeError: A metric is unknown, cannot be joined, has the name of another, or is missing on a rank; on every
+            rank.
+    """
+
+    def __init__(self, loss: Any, entries: Iterable[Any], device: str | torch.device, world: World) -> None:
+        self.loss, self._device = loss, device
+        self._means: dict[str, Mean] = {}
+        names = [] if loss is None else ["loss"]
+        objects: dict[str, Any] = {}
+        problem: HvdkitError | None = None
+        self.objects = TorchMetrics({}, device)
+        try:
+            for entry in entries:
+                held = named_objects(entry)
+                means = {} if held else dict([_mean(entry, loss)])
+                names += [*held, *means]
+                objects |= held
+                self._means |= means
+            self.objects = TorchMetrics(objects, device)
+        except HvdkitError as error:
+            problem = error
+        self.names = names
+        agree_on_metrics(world, names, problem)
+
+    def add(self, totals: Totals, outputs: Any, targets: Any, count: int) -> None:
+        """Add the metrics of a batch of this rank, but not its loss."""
+        for name, mean in self._means.items():
+            totals.add(name, mean(outputs, targets), count)
+        self.objects.update(outputs, targets, count)
+
+    def over(self, model: Any, batches: Iterable[Any], place: Callable[[Any], Any], world: World | None) -> Any:
+        """Return loss and metrics of a model in its present mode, over all ranks; None for this rank's own.
+
+        Args:
+            model: Takes a batch's inputs.
+            batches: Those of ``shard(train=False)``.
+            place: Brings a batch to the model's device.
+            world: The job.
+        """
+        totals = Totals(self._device)
+        with torch.no_grad(), self.objects.apart():
+            for batch in evaluation_pairs(batches):
+                inputs, targets = place(batch)
+                outputs = model(inputs)
+                if self.loss is not None:
+                    totals.add("loss", self.loss(outputs, targets), divisor(self.loss, targets, batch.count))
+                self.add(totals, outputs, targets, batch.count)
+            sums = totals.sums()
+            return (sums if world is None else sums.over_ranks(world)).means() | self.objects.results(world)
+
+
+def _mean(entry: Any, loss: Any) -> tuple[str, Mean]:
+    if entry == "accuracy":
+        return "accuracy", _accuracy(kind_of(loss))
+    if not callable(entry) or isinstance(entry, type):
+        raise RecipeError(
+            f"metric {entry!r} is unknown in torch; use 'accuracy', a callable (outputs, targets) -> mean, or an "
+            "object of torchmetrics"
+        )
+    if hasattr(entry, "update") and hasattr(entry, "compute"):
+        raise RecipeError(
+            f"metric {type(entry).__name__} keeps its own state, which hvdkit cannot join over ranks; use a "
+            "torchmetrics.Metric, or a callable (outputs, targets) -> mean"
+        )
+    if getattr(entry, "reduction", "mean") != "mean":
+        raise RecipeError(f"metric {type(entry).__name__} has reduction={entry.reduction!r}; give it 'mean'")
+    return getattr(entry, "__name__", type(entry).__name__), entry
+
+
+def _accuracy(kind: str | None) -> Mean:
+    def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        form = accuracy_form(outputs.shape, targets.shape, class_axis=1, loss=kind)
+        if form == BINARY:
+            found = (outputs > (0.0 if kind == LOGITS else 0.5)).reshape(-1)
+            return (found == targets.reshape(-1).to(found.dtype)).double().mean()
+        found = outputs.argmax(1)
+        right = targets.argmax(1) if form == ONE_HOT else targets.reshape(found.shape)
+        return (found == right).double().mean()
+
+    return accuracy
