@@ -18,6 +18,7 @@ class Channel(ABC):
         fp16: Whether half precision can be summed.
         bf16: Whether bfloat16 can be summed.
         is_root: Whether this is rank 0.
+        kept: What its users keep for as long as it is open.
     """
 
     fp16 = True
@@ -27,6 +28,7 @@ class Channel(ABC):
         self.engine = engine
         self.size = engine.size
         self.is_root = engine.rank == 0
+        self.kept: dict[str, Any] = {}
 
     @abstractmethod
     def start_allreduce(self, flat: Any) -> Any:

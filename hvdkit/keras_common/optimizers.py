@@ -11,10 +11,9 @@ from hvdkit.keras_common.compat import (
     innermost,
     keras,
     schedule_of,
-    squares_rows_apart,
     to_numpy,
 )
-from hvdkit.keras_common.gradients.reduction import gradient_math
+from hvdkit.keras_common.gradients.rows import join_rows_in, mark_joined
 from hvdkit.keras_common.rates.schedules import largest_rate
 from hvdkit.recipe import optimizers
 
@@ -31,7 +30,7 @@ def build_optimizer(source: Any) -> tuple[Any, float]:
         if not isinstance(source, optimizers.AdamW) and source.weight_decay:
             _add_l2(optimizer, source.weight_decay)
         elif not isinstance(source, optimizers.SGD):
-            _join_rows(optimizer)
+            join_rows_in(optimizer)
         return optimizer, source.lr
     optimizer = source() if callable(source) else None
     if optimizer is None:
@@ -58,13 +57,8 @@ def _add_l2(optimizer: Any, decay: float) -> None:
     def with_decay(gradients: list[Any], variables: list[Any]) -> list[Any]:
         return [gradient + decay * variable for gradient, variable in zip(gradients, variables, strict=True)]
 
+    mark_joined(optimizer)  # such a sum is dense
     before_update(optimizer, with_decay)
-
-
-def _join_rows(optimizer: Any) -> None:
-    """Add up the rows of a sparse gradient before they are squared; Keras 3 squares each occurrence by itself."""
-    if squares_rows_apart():
-        before_update(optimizer, lambda gradients, _: gradient_math().join_rows(gradients))
 
 
 def rate_of(optimizer: Any) -> float:

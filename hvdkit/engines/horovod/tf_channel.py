@@ -9,15 +9,21 @@ import tensorflow as tf
 from hvdkit.engines.base import Engine
 from hvdkit.engines.channel import Channel
 from hvdkit.engines.horovod.engine import HorovodEngine
+from hvdkit.engines.tf_host_calls import HostCalls
 
 
 class TfHorovodChannel(Channel):
-    """Sums by Horovod's own operation."""
+    """Sums by Horovod's own operation.
+
+    Attributes:
+        host_call: Calls the host in the order of the program.
+    """
 
     def __init__(self, engine: Engine) -> None:
         assert isinstance(engine, HorovodEngine)
         super().__init__(engine)
         self._binding = engine.binding
+        self.host_call = HostCalls()
         with tf.init_scope():
             self._length = tf.Variable([-1], trainable=False, dtype=tf.int32)
 

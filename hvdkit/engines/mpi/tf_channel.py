@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from hvdkit.engines.base import Engine
 from hvdkit.engines.channel import Channel
 from hvdkit.engines.mpi.engine import MpiEngine
+from hvdkit.engines.tf_host_calls import HostCalls
 
 
 class TfMpiChannel(Channel):
-    """Sums on the host, one after another in the order of the program."""
+    """Sums on the host, one after another in the order of the program.
+
+    Attributes:
+        host_call: Calls the host in the same order.
+    """
 
     fp16 = False
 
@@ -22,12 +25,11 @@ class TfMpiChannel(Channel):
         assert isinstance(engine, MpiEngine)
         super().__init__(engine)
         self._communicator = engine.communicator.Dup()
-        with tf.init_scope():
-            self._turn = tf.Variable(0, trainable=False, dtype=tf.int32)
+        self.host_call = HostCalls()
 
     def start_allreduce(self, flat: Any) -> Any:
         """Return the sum."""
-        total = self._host_call(self._sum, flat)
+        total = self.host_call(self._sum, flat)
         total.set_shape(flat.shape)
         return total
 
@@ -37,22 +39,9 @@ class TfMpiChannel(Channel):
 
     def allgather(self, tensor: Any) -> Any:
         """Concatenate tensors of all ranks along the first axis."""
-        joined = self._host_call(self.engine.allgather, tensor)
+        joined = self.host_call(self.engine.allgather, tensor)
         joined.set_shape([None, *tensor.shape[1:]])
         return joined
-
-    def _host_call(self, call: Callable[[Any], Any], tensor: Any) -> Any:
-        """Call a function on the host.
-
-        TensorFlow orders uses of one variable, but not host calls, which would meet those of other ranks crosswise.
-        """
-        if tf.executing_eagerly():
-            return tf.numpy_function(call, [tensor], tensor.dtype)
-        turn = self._turn.read_value()
-        result = tf.numpy_function(lambda value, _: call(value), [tensor, turn], tensor.dtype)
-        with tf.control_dependencies([result]):
-            self._turn.assign(1 - turn)
-        return result
 
     def _sum(self, flat: Any) -> Any:
         from mpi4py import MPI

@@ -19,8 +19,10 @@ from hvdkit.keras_common.compat import (
     library,
     scales_loss,
 )
+from hvdkit.keras_common.gradients.denominators import check_compiled_losses
 from hvdkit.keras_common.gradients.reduction import Reduction, shared_channel
-from hvdkit.keras_common.gradients.sample_counts import note_samples
+from hvdkit.keras_common.gradients.rows import sums_rows
+from hvdkit.keras_common.gradients.sample_counts import check_lengths, note_samples
 from hvdkit.recipe.steps import Distribute
 
 _MARK = "_hvdkit_reduction"
@@ -56,6 +58,7 @@ def distribute_optimizer(
         raise ModelError(f"{type(inner).__name__} applies gradients in its own way; leave out accumulate and clip_norm")
     channel = shared_channel()
     reduction = Reduction(channel, compression, clip_norm)
+    reduction.joins_rows = sums_rows(inner)
     if library() == "torch" and channel.size > 1:
         _reduce_alone(optimizer, model)
     if channel.size > 1 and count_samples and model is None:
@@ -68,8 +71,11 @@ def distribute_optimizer(
     object.__setattr__(inner, _MARK, reduction)
     if hasattr(model, "compile") and channel.size > 1:
         _watch_compile(model)
-    if model is not None and count_samples and accumulate == 1 and channel.size > 1:
-        note_samples(model, reduction)
+    if model is not None and count_samples and channel.size > 1:
+        if accumulate == 1:
+            note_samples(model, reduction)
+        else:
+            check_lengths(model)
     return optimizer
 
 
@@ -91,9 +97,12 @@ def _watch_apply(optimizer: Any, reduction: Reduction) -> None:
     if early:
         reduction.average_early(scaled=scales_loss(optimizer))
 
-    def change(gradients: list[Any]) -> list[Any]:
+    def change(gradients: list[Any], variables: list[Any]) -> list[Any]:
         refuse_reduced(gradients)
-        return reduction.average(gradients) if early else gradients
+        if reduction.early and not early:
+            return gradients  # averaged already
+        complete = reduction.complete(gradients, variables)
+        return reduction.average(complete) if early else complete
 
     before_apply(optimizer, change)
     object.__setattr__(optimizer, _MARK, reduction)
@@ -151,6 +160,7 @@ def _watch_compile(model: Any) -> None:
 
 def _check_compiled(model: Any, xla: bool) -> None:
     follow_wrapping(model.optimizer)
+    check_compiled_losses(model)
     if xla and library() == "tf":
         raise ModelError(
             "XLA cannot compile the reduction of gradients on TensorFlow; compile the model with jit_compile=False"

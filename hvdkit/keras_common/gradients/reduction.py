@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,8 @@ from hvdkit.engines.table import shared_channel as channel_for_all
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.keras_common.compat import library
+from hvdkit.keras_common.gradients.arithmetic import gradient_math
+from hvdkit.keras_common.gradients.presence import presence
 from hvdkit.recipe.support import check_keras_compression
 from hvdkit.training.narrow import largest_term
 
@@ -19,11 +20,12 @@ class Reduction:
     """Averages a list of gradients over all ranks, weighted by the samples behind them.
 
     Dense gradients travel as one flat tensor with the sample count behind them; sparse ones (``IndexedSlices``) by
-    gathering rows.
+    gathering distinct rows, or whole where that is less; rows stay apart for optimizers that square each by itself.
 
     Attributes:
-        count: Samples behind the gradients of the pass under way, noted by the loss; None if nobody noted it, and then
-            every rank counts the same.
+        count: What the loss of the pass under way is a mean over, noted by the loss; None if nobody noted it.
+        usual_count: What counts then: the same on every rank, or the samples of the batch.
+        joins_rows: Rows of the same index in sparse gradients may be added up.
         early: Gradients come averaged already, from the outermost optimizer.
 
     Raises:
@@ -38,11 +40,23 @@ class Reduction:
         self._compression, self._clip_norm = compression, clip_norm
         self._math = gradient_math()
         self.count: Any = None
+        self.usual_count: Any = 1.0
+        self.joins_rows = True
         self.early = False
 
     def __call__(self, gradients: list[Any]) -> list[Any]:
         """Return the reduced and clipped gradients; None stays None."""
         return self.clip(gradients if self.early else self.average(gradients))
+
+    def complete(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Return the gradients with zeros for those that only other ranks have; None on all ranks stays None.
+
+        Raises:
+            ModelError: Ranks have gradients of other variables, or a ``tf.function`` finds others when traced again.
+        """
+        if self._channel.size == 1:
+            return gradients
+        return presence(self._channel).complete(gradients, variables)
 
     def average(self, gradients: list[Any]) -> list[Any]:
         """Return the gradients averaged over all ranks; None stays None."""
@@ -72,29 +86,34 @@ class Reduction:
 
     def _average(self, gradients: list[Any]) -> list[Any]:
         math = self._math
-        count, self.count = (1.0 if self.count is None else self.count), None
-        dense = [i for i, gradient in enumerate(gradients) if not math.is_sparse(gradient)]
-        parts = [gradients[i] for i in dense]
-        means, total = self._means_and_count(parts, count)
-        result = list(gradients)
+        count, self.count = (self.usual_count if self.count is None else self.count), None
+        result = math.join_rows(gradients) if self.joins_rows else list(gradients)
+        dense = [i for i, gradient in enumerate(result) if not math.is_sparse(gradient)]
+        sparse = [i for i, gradient in enumerate(result) if math.is_sparse(gradient)]
+        rows = [math.number_of_rows(result[i]) for i in sparse] if self.joins_rows else []
+        means, total, all_rows = self._means([result[i] for i in dense], count, rows)
         for i, mean in zip(dense, means, strict=True):
             result[i] = mean
-        for i in range(len(gradients)):
-            if math.is_sparse(gradients[i]):
-                result[i] = math.gather_sparse(self._channel, gradients[i], count, total)
+        for i, number in zip(sparse, all_rows or [None] * len(sparse), strict=True):
+            weight = math.scalar(count, total.dtype) / total
+            result[i] = math.reduce_sparse(self._channel, result[i], weight, number)
         return result
 
-    def _means_and_count(self, parts: list[Any], count: Any) -> tuple[list[Any], Any]:
-        """Return the weighted means of the gradients, and the samples of all ranks."""
-        math = self._math
+    def _means(self, parts: list[Any], count: Any, rows: list[Any]) -> tuple[list[Any], Any, list[Any]]:
+        """Return the weighted means of dense gradients, and over all ranks the samples and the rows of sparse ones."""
+        math, numbers = self._math, [count, *rows]
         if self._compression == "fp16":
-            total = self._channel.allreduce(math.flatten([], count))[-1]
+            tail = self._channel.allreduce(math.flatten([], numbers))
             half = math.half(
-                math.flatten(parts, None) * (math.scalar(count) / total), largest_term("fp16", self._channel.size)
+                math.weigh(math.flatten(parts, []), math.scalar(count) / tail[0]),
+                largest_term("fp16", self._channel.size),
             )
-            return math.unflatten(math.single(self._channel.allreduce(half)), parts), total
-        flat = self._channel.allreduce(math.flatten(parts, count))
-        return math.unflatten(flat, parts, divisor=flat[-1]), flat[-1]
+            means = math.unflatten(math.single(self._channel.allreduce(half)), parts) if parts else []
+        else:
+            flat = self._channel.allreduce(math.flatten(parts, numbers))
+            tail = flat[-len(numbers) :]
+            means = math.unflatten(flat, parts, divisor=tail[0])
+        return means, tail[0], [tail[i] for i in range(1, len(numbers))]
 
 
 def _present(change: Callable[[list[Any]], list[Any]], gradients: list[Any]) -> list[Any]:
@@ -111,15 +130,3 @@ def _present(change: Callable[[list[Any]], list[Any]], gradients: list[Any]) -> 
 def shared_channel() -> Channel:
     """Return the one channel of this job; tapes come and go with every step, but to open a channel takes all ranks."""
     return channel_for_all(worlds.current().engine, library())
-
-
-@functools.cache
-def gradient_math() -> Any:
-    """Return the module of tensor arithmetic for the library that Keras runs on."""
-    if library() == "tf":
-        from hvdkit.keras_common.gradients import tf_gradients
-
-        return tf_gradients
-    from hvdkit.keras_common.gradients import keras_gradients
-
-    return keras_gradients
