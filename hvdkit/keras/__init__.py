@@ -1,7 +1,10 @@
 """The eight verbs for Keras with compile and fit."""
 
+from typing import TYPE_CHECKING
+
 from hvdkit.keras import callbacks
 from hvdkit.keras.distribution import distribute
+from hvdkit.keras.evaluation import evaluate
 from hvdkit.keras.loading import load_model
 from hvdkit.keras.process import init
 from hvdkit.keras.rates import warmup
@@ -13,6 +16,8 @@ from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
 from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, synchronise_statistics, take_saved
+from hvdkit.training.gathering import gather
+from hvdkit.training.horovod_names import guide
 from hvdkit.training.verbs import average, steps
 
 __all__ = [
@@ -25,6 +30,8 @@ __all__ = [
     "computing_in",
     "default_device",
     "distribute",
+    "evaluate",
+    "gather",
     "init",
     "load_model",
     "make_trainer",
@@ -40,3 +47,6 @@ __all__ = [
     "take_saved",
     "warmup",
 ]
+
+if not TYPE_CHECKING:  # a type check takes any name from a module with __getattr__
+    __getattr__ = guide(__name__)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvdkit.job import world as worlds
+from hvdkit.keras.fit_guard import GuardedCallback, is_distributed
 from hvdkit.keras.metric_sums import check_rules, summed_results
 from hvdkit.keras.rate_callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
-from hvdkit.keras_common.compat import keras
-from hvdkit.keras_common.gradients.distribution import follow_wrapping
 from hvdkit.keras_common.state import variables
 from hvdkit.keras_common.state.files import synchronise_statistics
+from hvdkit.keras_common.trained import has_own_step, is_built
 
 __all__ = [
     "BroadcastGlobalVariablesCallback",
@@ -20,10 +20,8 @@ __all__ = [
     "MetricAverageCallback",
 ]
 
-_Callback: Any = keras().callbacks.Callback
 
-
-class BroadcastGlobalVariablesCallback(_Callback):
+class BroadcastGlobalVariablesCallback(GuardedCallback):
     """Gives every rank the model and optimizer variables of ``root_rank``, before the first step.
 
     A model that is only built by its first batch gets them after that batch; call it on a batch before ``fit`` to have
@@ -37,22 +35,27 @@ class BroadcastGlobalVariablesCallback(_Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast, if the model is built."""
-        follow_wrapping(self.model.optimizer)
+        super().on_train_begin(logs)
         self._done = False
-        if self.model.built and self.model.variables:
+        if is_built(self.model) and self.model.variables:
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast after the first batch what was built by it."""
         if not self._done:
             self._broadcast()
+        super().on_train_batch_end(batch, logs)
 
     def _broadcast(self) -> None:
         self._done = True
-        variables.broadcast(worlds.current(), self.model, self.model.optimizer, self._root)
+        # one that a train_step of its own leaves unused needs no slots
+        optimizer = (
+            None if has_own_step(self.model) and not is_distributed(self.model.optimizer) else self.model.optimizer
+        )
+        variables.broadcast(worlds.current(), self.model, optimizer, self._root)
 
 
-class MetricAverageCallback(_Callback):
+class MetricAverageCallback(GuardedCallback):
     """Puts metrics over all ranks in the place of this rank's, for every callback behind it and for the history.
 
     The metrics' own sums and counts are added, so that they are exact for unequal shards. BatchNorm's running
@@ -78,6 +81,7 @@ class MetricAverageCallback(_Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Forget the last epoch's."""
+        super().on_epoch_begin(epoch, logs)
         self._inside_epoch, self._training, self.validation = True, None, {}
 
     def on_test_begin(self, logs: Any = None) -> None:

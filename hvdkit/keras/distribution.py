@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hvdkit.keras.fit_checks import watch_fit
+from hvdkit.keras.own_steps import note_batches
 from hvdkit.keras_common.gradients.distribution import distribute_optimizer
+from hvdkit.keras_common.loop_drift import watch_optimizer
 
 
 def distribute(
@@ -37,6 +39,8 @@ def distribute(
     distribute_optimizer(
         optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, count_samples=True
     )
+    watch_optimizer(optimizer)
     if hasattr(model, "fit"):
         watch_fit(model)
+        note_batches(model)
     return optimizer

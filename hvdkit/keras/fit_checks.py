@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-import zlib
 from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
 from hvdkit.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
-from hvdkit.keras.fit_batches import ArrayBatches
+from hvdkit.keras.fit_batches import ArrayBatches, is_sharded
+from hvdkit.keras.fit_data import share_out
+from hvdkit.keras.fit_guard import GuardedCallback
 from hvdkit.keras.rate_callbacks import RateCallback
+from hvdkit.keras.rate_checks import undone_scaling
 from hvdkit.keras_common.compat import keras, to_numpy
+from hvdkit.keras_common.state.variables import shared_weights
+from hvdkit.keras_common.trained import is_built, optimizers_of, passes_of
+from hvdkit.training.agreement import check_alike
+from hvdkit.training.drift import sum_of_bits
 
 _UNWATCHED = "_hvdkit_fit"
+_FITS = "_hvdkit_fits"
 _DECIDERS = ("EarlyStopping", "ReduceLROnPlateau")
 _WRITERS = ("CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
 _REFUSED = {
@@ -31,6 +38,8 @@ def watch_fit(model: Any) -> None:
         RecipeError: When ``fit`` is called: callbacks are in the wrong order or would make ranks differ, or ``fit`` is
             called differently on a rank; on every rank.
     """
+    if _UNWATCHED in vars(model):
+        return  # by another of its optimizers
     fit = model.fit
     signature = inspect.signature(fit)
 
@@ -38,19 +47,54 @@ def watch_fit(model: Any) -> None:
     def checked(*args: Any, **kwargs: Any) -> Any:
         world, bound = worlds.current(), signature.bind(*args, **kwargs)
         given = bound.arguments
-        if isinstance(given.get("x"), ArrayBatches) and "shuffle" in signature.parameters:
-            given["shuffle"] = False  # they come in their own order, which Keras would change on each rank
         if world.size > 1:
             callbacks = _listed(given.get("callbacks"))
             _agree(model, callbacks, given)
+            if world.guard:
+                averaged = any(isinstance(entry, MetricAverageCallback) for entry in callbacks)
+                share_out(world, given, averaged=averaged, seed=_count_fits(model), accumulate=_passes(model))
             if not world.is_root:
-                given["callbacks"] = [entry for entry in callbacks if not isinstance(entry, _of_kinds(_WRITERS))]
+                callbacks = [entry for entry in callbacks if not isinstance(entry, _of_kinds(_WRITERS))]
                 if "verbose" in signature.parameters:
                     given["verbose"] = 0
+            given["callbacks"] = [GuardedCallback(), *callbacks]
+        _take_class_weight(given)
+        if isinstance(given.get("x"), ArrayBatches) and "shuffle" in signature.parameters:
+            given["shuffle"] = False  # they come in their own order, which Keras would change on each rank
         return fit(*bound.args, **bound.kwargs)
 
     object.__setattr__(model, "fit", checked)
     object.__setattr__(model, _UNWATCHED, fit)
+
+
+def _take_class_weight(given: dict[str, Any]) -> None:
+    """Let batches that carry weights multiply them by those of the classes: Keras takes one kind alone.
+
+    Raises:
+        RecipeError: The weights are the user's own, or those of a data set whose labels are not at hand.
+    """
+    batches: Any = given.get("x")
+    if not is_sharded(batches):
+        return
+    batches.class_weight = {}
+    if given.get("class_weight") is not None and batches.weighted:
+        if not batches.takes_class_weight:
+            raise RecipeError(
+                "class_weight is given, but these batches carry weights of their own; multiply the samples' weights by "
+                "those of their classes, or give shard arrays (x, y)"
+            )
+        batches.class_weight = {int(name): float(weight) for name, weight in given.pop("class_weight").items()}
+
+
+def _passes(model: Any) -> int:
+    return max([passes_of(optimizer) for optimizer in optimizers_of(model)], default=1)
+
+
+def _count_fits(model: Any) -> int:
+    """Return how many calls of ``fit`` came before, so that one in a loop over epochs takes a new order each time."""
+    fits: int = getattr(model, _FITS, 0)
+    object.__setattr__(model, _FITS, fits + 1)
+    return fits
 
 
 def unwatched_fit(model: Any) -> Any:
@@ -65,40 +109,25 @@ def _listed(callbacks: Any) -> list[Any]:
 
 
 def _agree(model: Any, callbacks: list[Any], given: dict[str, Any]) -> None:
-    """Compare what must be alike, in one exchange."""
-    problem = _problem(model, callbacks)
+    """Compare what must be alike, in one exchange; then the weights, if nobody brings them."""
+    world, broadcasts = worlds.current(), _broadcasts(callbacks)
     facts = {
         "callbacks": [type(callback).__name__ for callback in callbacks if _is_shared(callback)],
         "validation": "with" if given.get("validation_data") is not None or given.get("validation_split") else "none",
         **{name: given.get(name) for name in ("epochs", "initial_epoch", "steps_per_epoch")},
     }
-    if problem is None and not _broadcasts(callbacks):
-        facts["weights"] = _digest(model.trainable_variables)
-    gathered = worlds.current().engine.allgather_object((problem, facts))
-    for found, _ in gathered:
-        if found is not None:
-            raise RecipeError(found)
-    for rank, (_, others) in enumerate(gathered):
-        _compare(facts=gathered[0][1], others=others, rank=rank)
-
-
-def _digest(variables: list[Any]) -> int:
-    digest = 0
-    for variable in variables:
-        digest = zlib.crc32(to_numpy(variable).tobytes(), digest)
-    return digest
-
-
-def _compare(facts: dict[str, Any], others: dict[str, Any], rank: int) -> None:
-    for name, value in facts.items():
-        if others.get(name) == value:
-            continue
-        if name == "weights":
+    epochs, first = given.get("epochs") or 1, given.get("initial_epoch") or 0
+    problem = _problem(model, callbacks) or undone_scaling(model, callbacks, epochs, first)
+    check_alike(world, "fit is called", facts, problem)
+    if broadcasts:
+        return
+    digests = world.engine.allgather_object([sum_of_bits(to_numpy(weight)) for weight in shared_weights(model)])
+    for rank, digest in enumerate(digests):
+        if digest != digests[0]:
             raise RecipeError(
                 f"rank {rank} starts from other weights than rank 0; put BroadcastGlobalVariablesCallback(0) among the "
                 "callbacks, or call hvdkit.keras.broadcast(model, optimizer) first"
             )
-        raise RecipeError(f"fit is called with {name} {value!r} on rank 0 but {others.get(name)!r} on rank {rank}")
 
 
 def _problem(model: Any, callbacks: list[Any]) -> str | None:
@@ -116,7 +145,7 @@ def _problem(model: Any, callbacks: list[Any]) -> str | None:
                 f"{name} would decide on each rank by itself; put hvdkit.keras.callbacks.MetricAverageCallback() "
                 "before it"
             )
-    if not _broadcasts(callbacks) and not (model.built and model.trainable_variables):
+    if not _broadcasts(callbacks) and not (is_built(model) and model.trainable_variables):
         return (
             "the model is not built, so ranks would start from weights of their own; put "
             "BroadcastGlobalVariablesCallback(0) among the callbacks"

@@ -160,7 +160,7 @@ class LearningRateScheduleCallback(RateCallback):
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__(steps_per_epoch, momentum_correction)
-        self._initial, self._multiplier = float(initial_lr), multiplier
+        self.initial_lr, self._multiplier = float(initial_lr), multiplier
         self._start, self._end, self._staircase = start_epoch, end_epoch, staircase
 
     def rate(self, epoch: int, batch: int) -> float | None:
@@ -168,5 +168,5 @@ class LearningRateScheduleCallback(RateCallback):
         if epoch < self._start or (self._end is not None and epoch >= self._end):
             return None
         if not callable(self._multiplier):
-            return self._initial * self._multiplier
-        return self._initial * float(self._multiplier(epoch if self._staircase else epoch + batch / self.steps()))
+            return self.initial_lr * self._multiplier
+        return self.initial_lr * float(self._multiplier(epoch if self._staircase else epoch + batch / self.steps()))

@@ -7,21 +7,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hvdkit.errors import DataError
 from hvdkit.keras.callbacks import MetricAverageCallback
+from hvdkit.keras.evaluation import evaluate_compiled
 from hvdkit.keras.fit_batches import FitBatches
 from hvdkit.keras.fit_checks import unwatched_fit
-from hvdkit.keras.sharding import evaluation_batches
+from hvdkit.keras.fit_guard import GuardedCallback
+from hvdkit.keras.own_batches import check_own_step
 from hvdkit.keras_common.compat import keras, library, schedule_of, to_numpy
 from hvdkit.keras_common.gradients.sample_counts import show_unweighted
+from hvdkit.keras_common.measures import accuracy_metric, compiled_names, loss_kind
 from hvdkit.keras_common.models import build_loss
 from hvdkit.keras_common.optimizers import set_rate
 from hvdkit.keras_common.precision import check_precision
 from hvdkit.keras_common.rates.schedules import check_schedule, follow_schedule
-from hvdkit.keras_common.state.files import synchronise_statistics
 from hvdkit.keras_common.state.variables import build, model_variables, read
 from hvdkit.recipe.trees import is_branch, map_tree
+from hvdkit.training.batch import NO_TARGETS
 from hvdkit.training.batches import Batch
-from hvdkit.training.checks import check_accuracy, check_outputs
+from hvdkit.training.checks import SPARSE, accuracy_form, check_outputs
+from hvdkit.training.metric_objects import agree_on_metrics
 from hvdkit.training.trainer import Setup, Trainer
 
 
@@ -38,14 +43,16 @@ class KerasTrainer(Trainer):
         check_schedule(self.optimizer, self.rates, self.accumulate)
         self.rates = follow_schedule(self.optimizer, self.rates, held=self.rates.base)
         source = setup.recipe.pick("loss", "keras")
-        self._check_first_batch(source == "sparse_categorical_crossentropy")
-        metrics = [_metric(entry) for entry in setup.recipe.metrics]
+        loss = build_loss(source)
+        agree_on_metrics(setup.world, *compiled_names(setup.recipe.metrics))
+        accuracy = self._check_first_batch(source == "sparse_categorical_crossentropy", loss_kind(loss))
+        metrics = [accuracy if entry == "accuracy" else entry for entry in setup.recipe.metrics]
         weighted = self.batches.weighted
         self.model.compile(
             optimizer=self.optimizer,
-            loss=build_loss(source),
-            metrics=None if weighted else metrics,
-            weighted_metrics=metrics if weighted else None,
+            loss=loss,
+            metrics=None if weighted else metrics or None,
+            weighted_metrics=(metrics or None) if weighted else None,
             # the reduction is a host call, which XLA on TensorFlow cannot compile
             **({"jit_compile": False} if library() == "tf" else {}),
         )
@@ -75,15 +82,20 @@ class KerasTrainer(Trainer):
         if library() == "jax":
             self._drive_rate(self.recipe.epochs)
 
-    def _check_first_batch(self, takes_logits: bool) -> None:
-        """Build the model and look at its outputs, without an update."""
+    def _check_first_batch(self, takes_logits: bool, kind: str | None) -> Any:
+        """Build the model and look at its outputs, without an update; return what ``accuracy`` is here."""
         inputs, targets = self.batches.first()
+        if targets is NO_TARGETS:
+            check_own_step(self.model, inputs)
+            return None
         outputs = self.model(map_tree(lambda part: part[:64], inputs))
-        if "accuracy" in self.recipe.metrics and not is_branch(outputs):
-            check_accuracy((None, *outputs.shape[1:]), (None, *targets.shape[1:]), class_axis=-1)
         if takes_logits and not is_branch(outputs):
             labels = targets if self.batches.targets is None else self.batches.targets
             check_outputs(to_numpy(outputs), labels, self.world)
+        if "accuracy" not in self.recipe.metrics or is_branch(outputs):
+            return accuracy_metric(SPARSE, kind)
+        shapes = (None, *outputs.shape[1:]), (None, *targets.shape[1:])
+        return accuracy_metric(accuracy_form(*shapes, class_axis=-1, loss=kind), kind)
 
     def _run_epochs(self, last: int) -> None:
         if library() == "jax" and last > self.recipe.epochs:
@@ -94,11 +106,22 @@ class KerasTrainer(Trainer):
             epochs=last,
             initial_epoch=self.epoch,
             steps_per_epoch=self._endless_steps(),
-            validation_data=None if validation is None else evaluation_batches(validation, self._setup.batch_size),
-            callbacks=[*([] if self.recipe.average is None else [MetricAverageCallback()]), _Watcher(self)],
+            validation_data=None if validation is None else self._validation(validation),
+            callbacks=[GuardedCallback(), *self._averaging(), _Watcher(self)],
             shuffle=False,
             verbose=0,
         )
+
+    def _validation(self, data: Any) -> Any:
+        batches = self._evaluation_batches(data)
+        if batches.samples is not None and batches.samples < self.world.size:
+            raise DataError(
+                f"there are fewer validation samples than the {self.world.size} processes; give at least one each"
+            )
+        return batches
+
+    def _averaging(self) -> list[Any]:
+        return [] if self.recipe.average is None else [MetricAverageCallback()]
 
     def _endless_steps(self) -> int | None:
         if self.batches.samples is not None:
@@ -139,12 +162,8 @@ class KerasTrainer(Trainer):
         return self._stop
 
     def _evaluate(self, data: Any) -> dict[str, float]:
-        synchronise_statistics(self.model)
-        batches = evaluation_batches(data, self._setup.batch_size)
-        average = MetricAverageCallback()
-        callbacks = [] if self.recipe.average is None else [average]
-        own = self.model.evaluate(batches, callbacks=callbacks, verbose=0, return_dict=True)
-        return average.validation or {name: float(value) for name, value in own.items()}
+        batches = self._evaluation_batches(data)
+        return evaluate_compiled(self.model, batches, self.world if self.recipe.average is not None else None)
 
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as NumPy arrays."""
@@ -185,10 +204,6 @@ class _Watcher(_Callback):
         spent = self._trained or time.perf_counter() - self._began
         if self._trainer.end_epoch(dict(logs or {}), spent):
             self.model.stop_training = True
-
-
-def _metric(entry: Any) -> Any:
-    return keras().metrics.SparseCategoricalAccuracy(name="accuracy") if entry == "accuracy" else entry
 
 
 def make_trainer(setup: Setup) -> KerasTrainer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from numpy.typing import NDArray
@@ -155,14 +156,14 @@ def before_update(optimizer: Any, change: Callable[[list[Any], list[Any]], list[
     optimizer._internal_apply_gradients = apply
 
 
-def before_apply(optimizer: Any, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Let ``change(gradients)`` replace what a program, or ``fit``, hands to an optimizer."""
+def before_apply(optimizer: Any, change: Callable[[list[Any], list[Any]], list[Any]]) -> None:
+    """Let ``change(gradients, variables)`` replace what a program, or ``fit``, hands to an optimizer."""
     if not is_keras3():
         apply_gradients = optimizer.apply_gradients
 
         def changed_pairs(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
             pairs = list(grads_and_vars)
-            grads = change([gradient for gradient, _ in pairs])
+            grads = change([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
             changed = [(gradient, variable) for gradient, (_, variable) in zip(grads, pairs, strict=True)]
             return apply_gradients(changed, *args, **kwargs)
 
@@ -170,17 +171,49 @@ def before_apply(optimizer: Any, change: Callable[[list[Any]], list[Any]]) -> No
         return
     apply = optimizer.apply
 
-    def changed(grads: Any, *args: Any, **kwargs: Any) -> Any:
-        return apply(change(list(grads)), *args, **kwargs)
+    def changed(grads: Any, trainable_variables: Any = None) -> Any:
+        known = innermost(optimizer)._trainable_variables if trainable_variables is None else trainable_variables
+        return apply(change(list(grads), list(known)), trainable_variables)
 
     optimizer.apply = changed
     if scales_loss(optimizer):  # in the others it calls apply
         stateless_apply = optimizer.stateless_apply
 
         def stateless(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-            return stateless_apply(optimizer_variables, change(list(grads)), trainable_variables)
+            return stateless_apply(
+                optimizer_variables, change(list(grads), list(trainable_variables)), trainable_variables
+            )
 
         optimizer.stateless_apply = stateless
+
+
+def around_update(
+    optimizer: Any, before: Callable[[Sequence[Any], Sequence[Any]], AbstractContextManager[Any]]
+) -> None:
+    """Let an optimizer take gradients inside ``before(gradients, variables)``, where it is told the variables."""
+    if is_keras3():
+        apply = optimizer.apply
+
+        def applied(grads: Any, trainable_variables: Any = None) -> Any:
+            if trainable_variables is None:
+                return apply(grads)
+            gradients, variables = list(grads), list(trainable_variables)
+            with before(gradients, variables):
+                return apply(gradients, variables)
+
+        optimizer.apply = applied
+        return
+    apply_gradients = optimizer.apply_gradients
+
+    def applied_pairs(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        for gradient, variable in pairs:
+            if hasattr(gradient, "set_shape"):  # from batches of a Sequence, whose shape TensorFlow does not know
+                gradient.set_shape(variable.shape)
+        with before([gradient for gradient, _ in pairs], [variable for _, variable in pairs]):
+            return apply_gradients(pairs, *args, **kwargs)
+
+    optimizer.apply_gradients = applied_pairs
 
 
 def before_clipping(optimizer: Any, change: Callable[[list[Any]], list[Any]]) -> None:
@@ -224,16 +257,13 @@ def seed_variables(model: Any) -> list[Any]:
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
 
 
-def separate_global_seed(rank: int) -> None:
-    """Give a rank its own stream where layers draw from TensorFlow's global seed."""
-    if library() != "tf" or is_keras3():
-        return
-    import tensorflow as tf
-    from tensorflow.python.eager import context
+def global_generator() -> Any:
+    """Return the state of the generator that ``keras.random`` draws from without a seed; None before its first use."""
+    if not is_keras3():
+        return None
+    from keras.src.backend.common import global_state
 
-    seed = context.global_seed()
-    if seed is not None:
-        tf.random.set_seed(seed + rank)
+    return getattr(global_state.get_global_attribute("global_seed_generator"), "state", None)
 
 
 def needs_build(optimizer: Any) -> bool:
@@ -271,6 +301,18 @@ def loss_tracker(model: Any) -> Any:
     return getattr(getattr(model, "compiled_loss", None), "_total_loss_mean", None)
 
 
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that layers have put on a tensor, or None."""
+    if is_keras3():
+        return importlib.import_module("keras.src.backend.common.masking").get_keras_mask(tensor)
+    return getattr(tensor, "_keras_mask", None)
+
+
+def survives_empty_masks() -> bool:
+    """Say whether the loss of a batch that is masked whole is 0 rather than NaN."""
+    return is_keras3()
+
+
 def name_of(variable: Any) -> str:
     """Return a variable's full name."""
     return str(getattr(variable, "path", None) or variable.name)
@@ -278,7 +320,25 @@ def name_of(variable: Any) -> str:
 
 def steady_name(name: str, optimizer: Any) -> str:
     """Return the name of an optimizer's variable as ``build`` gives it; Keras 2's own steps put another in front."""
-    return name if is_keras3() else name.replace(f"/{optimizer.name}/", "/", 1)
+    return name if is_keras3() else name.replace(f"/{innermost(optimizer).name}/", "/", 1)
+
+
+def as_tensor(array: Any) -> Any:
+    """Return an array as a tensor of the library that Keras runs on."""
+    return (
+        keras().ops.convert_to_tensor(array)
+        if is_keras3()
+        else importlib.import_module("tensorflow").convert_to_tensor(array)
+    )
+
+
+def reshape(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """Return a tensor in another shape."""
+    return (
+        keras().ops.reshape(tensor, shape)
+        if is_keras3()
+        else importlib.import_module("tensorflow").reshape(tensor, shape)
+    )
 
 
 def to_numpy(variable: Any) -> NDArray[Any]:

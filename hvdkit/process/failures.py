@@ -31,12 +31,18 @@ class _Here:
 
     rank: int | None = None
     announcer: Announcer | None = None
+    cause: HvdkitError | None = None
     recording = threading.Lock()
 
 
 def announce_on(rank: int, announcer: Announcer | None) -> None:
     """Note this process's rank, and the channel on which its peers hear of a failure."""
     _Here.rank, _Here.announcer = rank, announcer
+
+
+def note_cause(error: HvdkitError) -> None:
+    """Remember an error that a framework is about to wrap in one of its own, to show it instead of that one."""
+    _Here.cause = error
 
 
 def watch_exceptions() -> None:
@@ -46,6 +52,9 @@ def watch_exceptions() -> None:
 
 
 def _excepthook(_kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    cause = _Here.cause
+    if cause is not None and not isinstance(error, HvdkitError) and str(cause) in str(error):
+        leave(cause)
     leave(error.with_traceback(trace))
 
 

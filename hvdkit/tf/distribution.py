@@ -9,6 +9,7 @@ import tensorflow as tf
 from hvdkit.errors import RecipeError
 from hvdkit.keras_common.gradients.distribution import distribute_optimizer, mark_reduced
 from hvdkit.keras_common.gradients.reduction import Reduction, shared_channel
+from hvdkit.keras_common.loop_drift import after, look, watch_optimizer
 from hvdkit.recipe.steps import Distribute
 
 
@@ -42,9 +43,11 @@ def distribute(
         if accumulate != 1:
             raise RecipeError("a tape cannot accumulate; distribute the optimizer with accumulate instead")
         return _distribute_tape(optimizer, compression, clip_norm)
-    return distribute_optimizer(
+    distribute_optimizer(
         optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, count_samples=False
     )
+    watch_optimizer(optimizer)
+    return optimizer
 
 
 def DistributedGradientTape(  # noqa: N802  (the name that Horovod's users know)
@@ -71,7 +74,10 @@ def _distribute_tape(tape: tf.GradientTape, compression: str, clip_norm: float |
 
     def reduced(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = gradient(target, sources, *args, **kwargs)
-        averaged = reduction(tf.nest.flatten(gradients))
+        variables = tf.nest.flatten(sources)
+        complete = reduction.complete(tf.nest.flatten(gradients), variables)
+        with after(look(tf.GradientTape, variables, complete, distributed=True)):
+            averaged = reduction(complete)
         mark_reduced(averaged)
         return tf.nest.pack_sequence_as(sources, averaged)
 

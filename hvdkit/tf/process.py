@@ -11,7 +11,8 @@ def init(engine: str = "auto", guard: bool | None = None) -> World:
 
     Args:
         engine: ``auto``, ``horovod``, ``mpi`` or ``serial``.
-        guard: Compare data between ranks, and stop where they differ; None leaves it as it is, at first True.
+        guard: Compare data and weights between ranks now and then (``docs/keras.md``), and stop where they differ; None
+            leaves it as it is, at first True.
 
     Raises:
         EngineError: The engine is unknown, not installed, or not built for TensorFlow.

@@ -10,6 +10,7 @@ from hvdkit.job import world as worlds
 from hvdkit.job.arrays import broadcast_arrays
 from hvdkit.job.world import World
 from hvdkit.keras_common.compat import seed_variables
+from hvdkit.keras_common.loop_drift import note_broadcast
 from hvdkit.keras_common.state import variables
 
 
@@ -32,6 +33,8 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
         _in_graph(worlds.current(), model, optimizer, root)
     else:
         variables.broadcast(worlds.current(), model, optimizer, root)
+    if worlds.current().size > 1:
+        note_broadcast(list(variables.model_variables(model).values()), optimizer)
 
 
 def _in_graph(world: World, model: Any, optimizer: Any, root: int) -> None:

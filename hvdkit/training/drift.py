@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hvdkit.errors import ModelError
 from hvdkit.job.world import World
@@ -68,3 +70,9 @@ class DriftGuard:
         if self.updates == 0:
             return "call broadcast(model, optimizer) before the first step, and build the model alike on all ranks"
         return self._forgotten
+
+
+def sum_of_bits(array: NDArray[Any]) -> int:
+    """Return the sum of an array's elements, their bits taken for whole numbers: another if one element changes."""
+    words = np.ascontiguousarray(array).reshape(-1).view(f"u{min(array.itemsize, 8)}")
+    return int(words.sum(dtype=np.uint64).astype(np.int64))

@@ -7,6 +7,7 @@ from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.keras_common.compat import innermost, is_schedule, keras, schedule_of, to_numpy
+from hvdkit.keras_common.rates.scaled import note_scaled
 from hvdkit.recipe.plan import LearningRate
 from hvdkit.training import verbs
 
@@ -35,7 +36,9 @@ def scale_lr(lr: Any, rule: Any = "linear", accumulate: int = 1) -> Any:
         RecipeError: The rule is unknown, or the schedule's class is not Keras's own.
     """
     if not is_schedule(lr):
-        return verbs.scale_lr(lr, rule, accumulate)
+        scaled = verbs.scale_lr(lr, rule, accumulate)
+        note_scaled(lr, scaled)
+        return scaled
     return scale_schedule(lr, verbs.scale_lr(1.0, rule, accumulate))
 
 

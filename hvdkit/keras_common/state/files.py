@@ -10,7 +10,9 @@ from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.files import Saved, read_arrays, write_arrays
+from hvdkit.keras_common.optimizers import rate_of, set_rate
 from hvdkit.keras_common.state.variables import broadcast, build, model_variables, optimizer_variables, read, write
+from hvdkit.training.rate_factor import take_rate_factor, with_rate_factor
 
 SUFFIX = "npz"
 
@@ -30,12 +32,16 @@ def save(path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
     """
     synchronise_statistics(model)
     variables = model_variables(model) | (optimizer_variables(optimizer) if optimizer is not None else {})
-    worlds.current().root_only(lambda: write_arrays(path, read(variables), state))
+    world = worlds.current()
+    state = with_rate_factor(world, state)
+    world.root_only(lambda: write_arrays(path, read(variables), state))
 
 
 @on_all_ranks
 def restore(path: str, model: Any, optimizer: Any = None) -> dict[str, Any]:
     """Step 7: read a checkpoint on rank 0 and give it to all ranks; called by all ranks.
+
+    A learning rate that :func:`scale_lr` had scaled for another number of processes is scaled for this one.
 
     Returns:
         What was passed to :func:`save` as ``state``, on every rank.
@@ -43,7 +49,11 @@ def restore(path: str, model: Any, optimizer: Any = None) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is missing or damaged, or does not fit the model; on every rank.
     """
-    return take_saved(lambda: read_saved(path), model, optimizer)
+    state = take_saved(lambda: read_saved(path), model, optimizer)
+    change = take_rate_factor(worlds.current(), state)
+    if optimizer is not None and not isinstance(optimizer, (list, tuple)) and change != 1.0:
+        set_rate(optimizer, rate_of(optimizer) * change)
+    return state
 
 
 def take_saved(read: Callable[[], Saved], model: Any, optimizer: Any = None) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hvdkit.errors import CheckpointError, ModelError
 from hvdkit.job.arrays import Arrays, broadcast_arrays
 from hvdkit.job.world import World
+from hvdkit.keras_common import random_state
 from hvdkit.keras_common.compat import (
     name_of,
     needs_build,
     rate_variable,
     scale_variables,
     seed_variables,
-    separate_global_seed,
     steady_name,
     to_numpy,
 )
+from hvdkit.keras_common.trained import has_own_step, is_built, is_optimizer, optimizers_of
 
 
 def model_variables(model: Any) -> dict[str, Any]:
@@ -30,10 +32,28 @@ def model_variables(model: Any) -> dict[str, Any]:
     return _named("model", [variable for variable in model.variables if id(variable) not in seeds])
 
 
+def shared_weights(model: Any) -> list[Any]:
+    """Return the weights that are the same on all ranks throughout: trained ones, and those of frozen layers.
+
+    Statistics, counters and states of its own kind may be each rank's own for a while.
+    """
+    frozen = [weight for weight in model.non_trainable_variables if name_of(weight).split(":")[0].endswith(_TRAINED)]
+    return [*model.trainable_variables, *frozen]
+
+
+_TRAINED = ("kernel", "bias", "gamma", "beta", "embeddings")
+
+
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
-    """Return all variables of an optimizer: slots, iterations and learning rate."""
+    """Return all variables of an optimizer, or of a list of optimizers: slots, iterations and learning rate."""
     if isinstance(optimizer, (list, tuple)):
-        return _named("optimizer", list(optimizer))
+        if not any(map(is_optimizer, optimizer)):
+            return _named("optimizer", list(optimizer))
+        return {
+            f"optimizer {place}/{name}": variable
+            for place, each in enumerate(optimizer)
+            for name, variable in optimizer_variables(each).items()
+        }
     rate = rate_variable(optimizer)
     variables = [*optimizer.variables, *scale_variables(optimizer)]
     apart = rate is not None and all(rate is not variable for variable in variables)
@@ -44,16 +64,33 @@ def optimizer_variables(optimizer: Any) -> dict[str, Any]:
 def shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
     """Return what all ranks share, the optimizer's first, which are created without a step if need be.
 
+    Of other optimizers that the model keeps, for a ``train_step`` of its own, it is what they have so far. Names are
+    the same on ranks that have built other layers before, which Keras counts.
+
     Raises:
         ModelError: The model is not built.
     """
-    if not getattr(model, "built", True):
-        raise ModelError("the model is not built, so it has no variables yet; call it on a batch first")
+    if not is_built(model):
+        raise ModelError(
+            "the model is not built, so it has no variables yet; call it, or each of its parts, on a batch first"
+        )
     variables: dict[str, Any] = {}
     if optimizer is not None:
         build(model, optimizer)
         variables |= optimizer_variables(optimizer)
-    return variables | model_variables(model)
+    given = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+    kept = optimizers_of(model) if has_own_step(model) else []
+    others = [each for each in kept if all(each is not one for one in given)]
+    variables |= {f"other {name}": variable for name, variable in optimizer_variables(others).items()}
+    return {without_counts(name): variable for name, variable in (variables | model_variables(model)).items()}
+
+
+def without_counts(name: str) -> str:
+    """Return a name without the numbers by which Keras tells layers of one class apart: ``dense_2/kernel``."""
+    return _COUNTS.sub("", name)
+
+
+_COUNTS = re.compile(r"_\d+(?=[_/:]|$)")
 
 
 def _named(prefix: str, variables: list[Any]) -> dict[str, Any]:
@@ -105,11 +142,11 @@ def broadcast(world: World, model: Any, optimizer: Any, root: int) -> None:
 
 
 def separate_random_state(world: World, model: Any) -> None:
-    """Seed ranks but the first anew: with dropout masks of their own, not copies of rank 0's."""
+    """Give ranks random numbers of their own, dropout masks too, not copies of rank 0's; called by all ranks."""
+    random_state.separate(world)
     if world.rank == 0:
         return
     for variable in [] if isinstance(model, (list, tuple)) else seed_variables(model):
         state = to_numpy(variable)
         state[0] += world.rank
         variable.assign(state)
-    separate_global_seed(world.rank)

@@ -264,3 +264,39 @@ def test_b06_xla_is_switched_off_or_refused_before_a_step(ranks):
     assert refused == (
         "XLA cannot compile the reduction of gradients on TensorFlow; use tf.function without jit_compile=True"
     )
+
+
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
+def test_r37_layers_that_one_rank_built_before_make_no_difference(ranks, tmp_path):
+    def body(path):
+        import keras
+        import keras_parts
+        import keras_runs as runs
+        from complaints import complaint
+
+        import hvdkit.keras as hk
+
+        runs.fresh()
+        rank = hk.init().rank
+        for _ in range(3 if rank == 0 else 0):
+            keras_parts.noisy_net()
+            keras.optimizers.Adam(0.1)
+        keras.utils.set_random_seed(rank)
+        model, other = keras_parts.noisy_net(), runs.small_net()
+        optimizer = hk.distribute(keras.optimizers.Adam(0.1), model)
+        hk.broadcast(model, optimizer)
+        sent = runs.as_bytes([*model.trainable_variables, *optimizer.variables])
+        model.compile(optimizer, runs.cross_entropy(), metrics=[keras.metrics.SparseTopKCategoricalAccuracy(1)])
+        x, y = runs.samples(16)
+        callbacks = [hk.callbacks.BroadcastGlobalVariablesCallback(0), hk.callbacks.MetricAverageCallback()]
+        model.fit(x[rank::2], y[rank::2], batch_size=4, callbacks=callbacks, verbose=0)
+        hk.save(path, model, optimizer)
+        hk.restore(path, model, optimizer)
+        trained = runs.as_bytes([*model.trainable_variables, *optimizer.variables])
+        return sent, trained, complaint(hk.broadcast, model if rank else other)
+
+    (sent, trained, text), (others, other_trained, other_text) = ranks.run(body, str(tmp_path / "state.npz"))
+    assert sent == others
+    assert trained == other_trained
+    assert text == other_text
+    assert text.startswith("ModelError: the model differs between ranks: 'model/")

@@ -233,3 +233,80 @@ def test_b03_rates_that_cannot_be_set_are_refused_before_training(ranks):
             "the model with hvdkit.keras.distribute(optimizer, model)",
             *([] if ranks.combination.env else [several]),
         ]
+
+
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
+def test_r18_a_scheduler_that_would_undo_the_scaling_is_refused(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+        from complaints import complaint
+
+        import hvdkit.keras as hk
+
+        runs.fresh()
+        rank = hk.init().rank
+        scheduler, own = keras.callbacks.LearningRateScheduler, hk.callbacks.LearningRateScheduleCallback
+        held, used = [], []
+
+        def fit(callback, rate=0.1, scaled=True):
+            model = line_net()
+            model.compile(hk.distribute(keras.optimizers.SGD(hk.scale_lr(rate) if scaled else rate), model), "mse")
+
+            def note(epoch, logs):
+                used.append(float(runs.values([model.optimizer.learning_rate])[0]))
+
+            look = keras.callbacks.LambdaCallback(on_epoch_end=note)
+            average = hk.callbacks.MetricAverageCallback()
+            x, y = line()
+            held.append(len(used))
+            model.fit(x[rank::2], y[rank::2], batch_size=4, epochs=2, callbacks=[average, callback, look], verbose=0)
+
+        halving = [0.5, 0.25]
+        texts = [
+            complaint(fit, scheduler(lambda epoch: 0.1 * halving[epoch])),
+            complaint(fit, scheduler(lambda epoch, rate: 0.1 * halving[epoch])),
+            complaint(fit, scheduler(lambda epoch: [0.03, 0.1][epoch])),
+            complaint(fit, scheduler(lambda epoch: 0.1), 0.2, scaled=False),
+            complaint(fit, own(0.1, lambda epoch: halving[epoch])),
+        ]
+        refused = list(used)
+        for right in (
+            scheduler(lambda epoch: hk.scale_lr(0.1) * halving[epoch]),
+            scheduler(lambda epoch, rate: rate * 0.5),
+            own(hk.scale_lr(0.1), lambda epoch: halving[epoch]),
+        ):
+            fit(right)
+        return texts, refused, used
+
+    first, second = ranks.run(body)
+    assert first == second
+    texts, refused, used = first
+    assert refused == []
+    for text, largest in zip(texts, ("0.05", "0.05", "0.1", "0.1"), strict=False):
+        assert text.startswith(
+            f"RecipeError: LearningRateScheduler sets rates up to {largest}, those of one process, but the optimizer's "
+            "is scaled to 0.2: let its function return hvdkit.keras.scale_lr(rate)"
+        )
+    assert texts[4].startswith("RecipeError: LearningRateScheduleCallback has initial_lr 0.1, the rate of one process")
+    assert used == pytest.approx([0.1, 0.05] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
+def test_r18_a_plateau_lowers_the_scaled_rate_by_the_averaged_metric(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+
+        import hvdkit.keras as hk
+
+        runs.fresh()
+        rank, (x, y) = hk.init().rank, line()
+        model = line_net()
+        model.compile(hk.distribute(keras.optimizers.SGD(hk.scale_lr(0.1)), model), "mse")
+        plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=100.0)
+        callbacks = [hk.callbacks.MetricAverageCallback(), plateau]
+        model.fit(x[rank::2], y[rank::2], batch_size=4, epochs=3, callbacks=callbacks, verbose=0)
+        return float(runs.values([model.optimizer.learning_rate])[0])
+
+    assert ranks.run(body) == pytest.approx([0.05, 0.05], rel=1e-6)

@@ -136,3 +136,29 @@ def test_c08_shapes_and_dtypes_that_differ_are_named(ranks):
         assert "last/kernel" in message
         assert "rank 1" in message
         assert all(part in message for part in parts)
+
+
+@pytest.mark.parametrize("ranks", TWO, indirect=True)
+def test_r37_layers_that_one_rank_built_before_make_no_difference(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+        import tensorflow as tf
+
+        import hvdkit.tf as hk
+
+        runs.fresh()
+        rank = hk.init().rank
+        for _ in range(2 if rank == 0 else 0):
+            runs.small_net()
+        keras.utils.set_random_seed(rank)
+        states = []
+        for send in (hk.broadcast, tf.function(hk.broadcast)):
+            model, optimizer = runs.small_net(), keras.optimizers.Adam(0.1)
+            optimizer.build(model.trainable_variables)
+            send(model, optimizer)
+            states.append(runs.state(model, optimizer))
+        return states
+
+    first, second = ranks.run(body)
+    assert first == second
