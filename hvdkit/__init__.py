@@ -18,6 +18,7 @@ _HOME = {
     "Pin": "hvdkit.recipe.steps",
     "Shard": "hvdkit.recipe.steps",
     "ScaleLR": "hvdkit.recipe.steps",
+    "Scheduler": "hvdkit.recipe.scheduler",
     "Distribute": "hvdkit.recipe.steps",
     "Broadcast": "hvdkit.recipe.steps",
     "Checkpoint": "hvdkit.recipe.steps",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from hvdkit.recipe.optimizers import Adagrad as Adagrad
     from hvdkit.recipe.optimizers import Adam as Adam
     from hvdkit.recipe.optimizers import AdamW as AdamW
+    from hvdkit.recipe.scheduler import Scheduler as Scheduler
     from hvdkit.recipe.steps import Average as Average
     from hvdkit.recipe.steps import Broadcast as Broadcast
     from hvdkit.recipe.steps import Checkpoint as Checkpoint

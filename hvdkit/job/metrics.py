@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,22 @@ class Sums:
         held, number = self._totals.get(name, (0.0, 0.0))
         self._totals[name] = (held + float(total), number + float(count))
 
+    def add_totals(self, totals: Mapping[str, Sequence[float]]) -> None:
+        """Add what :meth:`totals` of other sums returned."""
+        for name, (total, count) in totals.items():
+            self.add(name, total, count)
+
+    def totals(self) -> dict[str, list[float]]:
+        """Return sum and count of every name."""
+        return {name: list(entry) for name, entry in self._totals.items()}
+
+    def joined(self, other: Sums) -> Sums:
+        """Return these sums and others."""
+        both = Sums()
+        both.add_totals(self.totals())
+        both.add_totals(other.totals())
+        return both
+
     def count(self, name: str) -> float:
         """Return how many samples stand behind a value."""
         return self._totals.get(name, (0.0, 0.0))[1]
@@ -34,8 +50,7 @@ class Sums:
         """Return the sums over all ranks, formed in rank order with one exchange; ranks may hold different names."""
         joined = Sums()
         for totals in world.engine.allgather_object(self._totals):
-            for name, (total, count) in totals.items():
-                joined.add(name, total, count)
+            joined.add_totals(totals)
         return joined
 
 
@@ -48,7 +63,8 @@ def average(world: World, metrics: Any, count: float = 1) -> Any:
         count: How many samples stand behind this rank's values.
 
     Returns:
-        A float for a number or a single-element array, a float64 array for other arrays, a dict for a dict.
+        A float for a number or a single-element array, a float64 array for other arrays, a dict for a dict; complex
+        and complex128 for what is complex.
 
     Raises:
         RecipeError: The count is negative, or zero on all ranks, or names or shapes differ between ranks.
@@ -56,7 +72,7 @@ def average(world: World, metrics: Any, count: float = 1) -> Any:
     if not count >= 0:
         raise RecipeError(f"average got count={count!r}; it must be a number >= 0")
     values = dict(metrics) if isinstance(metrics, Mapping) else {"": metrics}
-    arrays = {name: np.asarray(value, np.float64) for name, value in values.items()}
+    arrays = {name: _in_double(value) for name, value in values.items()}
     gathered = world.engine.allgather_object((arrays, float(count)))
     _check_alike([entry for entry, _ in gathered])
     total = 0.0
@@ -70,6 +86,10 @@ def average(world: World, metrics: Any, count: float = 1) -> Any:
         raise RecipeError("average got count=0 on every rank; there is nothing to average")
     means = {name: _plain(value / total) for name, value in sums.items()}
     return means if isinstance(metrics, Mapping) else means[""]
+
+
+def _in_double(value: Any) -> Any:
+    return np.asarray(value, np.complex128 if np.iscomplexobj(value) else np.float64)
 
 
 def _check_alike(values: list[dict[str, Any]]) -> None:
@@ -87,4 +107,4 @@ def _check_alike(values: list[dict[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    return float(value.reshape(())) if np.size(value) == 1 else value
+    return value.reshape(()).item() if np.size(value) == 1 else value

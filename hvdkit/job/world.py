@@ -33,12 +33,14 @@ class World:
         nodes: The number of nodes.
         reason: Why this engine was taken.
         guard: Whether data and weights are compared between ranks, so that a forgotten step is found.
+        rate_factor: By what ``scale_lr`` has last scaled a learning rate; None before it.
     """
 
     def __init__(self, engine: Engine, reason: str, library: str | None, guard: bool = True) -> None:
         self._engine = engine
         self.reason = reason
         self.guard = guard
+        self.rate_factor: float | None = None
         self.library = library
         self.rank, self.size = engine.rank, engine.size
         self.local_rank, self.local_size, self.node, self.nodes = engine.placement() or self._gathered_placement()

@@ -16,6 +16,7 @@ from hvdkit.job import world as worlds
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.files import Saved, write_atomically
 from hvdkit.torch.synchronising import broadcast, synchronise_statistics
+from hvdkit.training.rate_factor import take_rate_factor, with_rate_factor
 
 
 @on_all_ranks
@@ -35,7 +36,8 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
             rank.
     """
     synchronise_statistics(model)
-    state = {name: _plain(value) for name, value in state.items()}
+    world = worlds.current()
+    state = with_rate_factor(world, {name: _plain(value) for name, value in state.items()})
     content = {
         "model": model.state_dict(),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
@@ -53,12 +55,14 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
     def write_file() -> None:
         write_atomically(path, write)
 
-    worlds.current().root_only(write_file)
+    world.root_only(write_file)
 
 
 @on_all_ranks
 def restore(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
     """Step 7: read a checkpoint on rank 0 and give it to all ranks; called by all ranks.
+
+    A learning rate that :func:`scale_lr` had scaled for another number of processes is scaled for this one.
 
     Returns:
         What was passed to :func:`save` as ``state``, on every rank.
@@ -66,7 +70,11 @@ def restore(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer 
     Raises:
         CheckpointError: The file is missing or damaged, or does not fit the model; on every rank.
     """
-    return take_saved(lambda: read_saved(path), model, optimizer)
+    state = take_saved(lambda: read_saved(path), model, optimizer)
+    change = take_rate_factor(worlds.current(), state)
+    for group in optimizer.param_groups if optimizer is not None and change != 1.0 else ():
+        group.update({name: group[name] * change for name in ("lr", "initial_lr") if name in group})
+    return state
 
 
 def _plain(value: Any) -> Any:

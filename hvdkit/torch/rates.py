@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +16,41 @@ from hvdkit.recipe.plan import LearningRate
 _UPDATES = "warmup_updates"
 
 
+class Share:
+    """Multiplies the rates while the optimizer steps, and no longer: any scheduler beside it keeps its effect.
+
+    Args:
+        optimizer: Its groups' rates stand as they are between steps.
+        share: Returns what they are multiplied by in the next update.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, share: Callable[[], float]) -> None:
+        self._share = share
+        self._whole: list[Any] = []
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._multiply),
+            optimizer.register_step_post_hook(self._reset),
+        ]
+
+    def remove(self) -> None:
+        """Leave the rates alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _multiply(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        share = self._share()
+        self._whole = [group["lr"] for group in optimizer.param_groups]
+        if share != 1.0:
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * share
+
+    def _reset(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group, rate in zip(optimizer.param_groups, self._whole, strict=True):
+            group["lr"] = rate
+
+
 class _Warmup(LRScheduler):
-    """Multiplies the rates while the optimizer steps, and no longer: any scheduler beside it keeps its effect."""
+    """Raises the rates over the first updates."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, rates: LearningRate) -> None:
         self._shares = rates
@@ -27,18 +61,13 @@ class _Warmup(LRScheduler):
             if former is not None:
                 group.pop(_UPDATES, None)
             group.setdefault(_UPDATES, 0)
-        self._hooks = [
-            optimizer.register_step_pre_hook(self._lower),
-            optimizer.register_step_post_hook(self._raise),
-        ]
-        self._whole: list[Any] = []
+        self._multiplier = Share(optimizer, self.share)
         _running[optimizer] = self
         super().__init__(optimizer)
 
     def remove(self) -> None:
         """Leave the rates alone from now on."""
-        for hook in self._hooks:
-            hook.remove()
+        self._multiplier.remove()
 
     def share(self) -> float:
         """Return what the rates are multiplied by in the next update."""
@@ -64,17 +93,6 @@ class _Warmup(LRScheduler):
         self.last_epoch = state_dict["last_epoch"]
         for group in self.optimizer.param_groups:
             group[_UPDATES] = state_dict["updates"]
-
-    def _lower(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        share = self.share()
-        self._whole = [group["lr"] for group in optimizer.param_groups]
-        if share != 1.0:
-            for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * share
-
-    def _raise(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        for group, rate in zip(optimizer.param_groups, self._whole, strict=True):
-            group["lr"] = rate
 
 
 _running: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Warmup] = weakref.WeakKeyDictionary()

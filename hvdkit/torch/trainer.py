@@ -12,13 +12,18 @@ from hvdkit.recipe.trees import map_tree
 from hvdkit.torch import drift
 from hvdkit.torch.building import build_loss, is_activated
 from hvdkit.torch.distribution import compression_losses
+from hvdkit.torch.measures import Measures, Totals
 from hvdkit.torch.precision import Precision
 from hvdkit.torch.rates import set_rate
+from hvdkit.torch.scheduling import Scheduling, refuse_hidden_scheduler
 from hvdkit.torch.synchronising import synchronise_statistics
 from hvdkit.torch.tensors import channels_first, from_array, numpy_arrays
 from hvdkit.training.batches import Batch
-from hvdkit.training.checks import check_accuracy, check_outputs
-from hvdkit.training.trainer import LoopTrainer, Setup
+from hvdkit.training.checks import check_outputs
+from hvdkit.training.loop_trainer import LoopTrainer
+from hvdkit.training.modes import evaluating
+from hvdkit.training.observers import Record
+from hvdkit.training.trainer import Setup
 
 
 class TorchTrainer(LoopTrainer):
@@ -32,12 +37,19 @@ class TorchTrainer(LoopTrainer):
         source = setup.recipe.pick("loss", "torch")
         self._loss = build_loss(source)
         self._unchecked = source == "sparse_categorical_crossentropy"
-        self._metrics = [_metric(entry) for entry in setup.recipe.metrics]
+        self._measures = Measures(self._loss, setup.recipe.metrics, self._device, setup.world)
+        self._objects = self._measures.objects
         self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._precision = Precision(
             setup.recipe.precision, self._device, self.optimizer, setup.recipe.distribute is not None
         )
         self._losses = {"clipped": 0, "lost": 0}
+        self._rates_set: list[Any] | None = None
+        self._scheduling: Scheduling | None = None
+        refuse_hidden_scheduler(self.optimizer)
+        if setup.recipe.scheduler is not None:
+            self._scheduling = Scheduling(setup.recipe.scheduler, self.optimizer, self.rates)
+            self._scheduling.check(self._measured())
         late = setup.recipe.broadcast is not None and setup.recipe.broadcast.when == "after_first_step"
         if late or setup.recipe.distribute is None:
             drift.leave_alone(self.optimizer)
@@ -46,20 +58,28 @@ class TorchTrainer(LoopTrainer):
             self.model.compile()
 
     def _metric_names(self) -> list[str]:
-        return ["loss", *(name for name, _ in self._metrics)]
+        return self._measures.names
 
-    def _train_epoch(self) -> Sums:
+    def _measured(self) -> list[str]:
+        names = self._metric_names()
+        return names + [f"val_{name}" for name in names if self._setup.validation is not None]
+
+    def _train_epoch(self) -> None:
         self.model.train()
-        totals = _Totals(self._device)
         self.optimizer.zero_grad()
-        for batch in self.batches:
-            self._announce("on_batch", batch)
-            self._pass(batch, totals)
-            if batch.last:
-                self._end_step()
-        return totals.sums()
+        super()._train_epoch()
 
-    def _pass(self, batch: Batch, totals: _Totals) -> None:
+    def _train_on(self, batch: Batch) -> dict[str, float]:
+        self.model.train()
+        return super()._train_on(batch)
+
+    def _start_sums(self) -> None:
+        self._totals = Totals(self._device)
+
+    def _sums(self) -> Sums:
+        return self._totals.sums()
+
+    def _pass(self, batch: Batch) -> None:
         x, y = self._on_device(batch)
         with self._precision.autocast():
             outputs = self.model(x)
@@ -70,35 +90,47 @@ class TorchTrainer(LoopTrainer):
                 check_outputs(*found, self.world, activated=is_activated(self.model))
             loss = self._loss(outputs, y)
         self._precision.backward(loss if batch.weight == 1.0 else loss * batch.weight)
-        totals.add("loss", loss, batch.count)
-        for name, metric in self._metrics:
-            totals.add(name, metric(outputs, y), batch.count)
+        self._totals.add("loss", loss, batch.count)
+        self._measures.add(self._totals, outputs, y, batch.count)
         if batch.last:
             self._update()
 
     def _update(self) -> None:
-        set_rate(self.optimizer, self.rates.at(self.global_step), self._bases)
+        if self._scheduling is None:
+            self._set_rate()
+        else:
+            self._scheduling.before_step()
         self._precision.step()
         self.optimizer.zero_grad()
+        if self._scheduling is not None:
+            self._scheduling.after_step(self.global_step + 1)
 
-    def _train_on(self, batch: Batch) -> dict[str, float]:
-        self.model.train()
-        totals = _Totals(self._device)
-        self._pass(batch, totals)
-        return totals.sums().means()
+    def _set_rate(self) -> None:
+        rates = _rates(self.optimizer)
+        # the rates of groups that were added meanwhile are those of one process too
+        self._bases += [float(rate) for rate in rates[len(self._bases) :]]
+        if self._rates_set is not None and self._rates_set != rates[: len(self._rates_set)]:
+            raise RecipeError(
+                "the optimizer's learning rate was changed during training, which the recipe would overrule; give "
+                "Recipe(scheduler=...) or Recipe(schedule=...)"
+            )
+        set_rate(self.optimizer, self.rates.at(self.global_step), self._bases)
+        self._rates_set = _rates(self.optimizer)
+
+    def _last_rate(self) -> float:
+        return super()._last_rate() if self._scheduling is None else self._scheduling.last_rate
+
+    def _note_epoch(self, record: Record) -> None:
+        if self._scheduling is not None:
+            self._scheduling.after_epoch(record)
 
     def _evaluate(self, data: Any) -> dict[str, float]:
+        batches = self._evaluation_batches(data)
         synchronise_statistics(self.model)
-        totals = _Totals(self._device)
-        self.model.eval()
-        with torch.no_grad(), self._precision.autocast():
-            for batch in self._evaluation_batches(data):
-                x, y = self._on_device(batch)
-                outputs = self.model(x)
-                totals.add("loss", self._loss(outputs, y), batch.count)
-                for name, metric in self._metrics:
-                    totals.add(name, metric(outputs, y), batch.count)
-        return self._over_ranks(totals.sums()).means()
+        world = self.world if self.recipe.average is not None else None
+        with evaluating(self.model), self._precision.autocast():
+            results: dict[str, float] = self._measures.over(self.model, batches, self._on_device, world)
+        return results
 
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as NumPy arrays."""
@@ -124,11 +156,16 @@ class TorchTrainer(LoopTrainer):
         return counts
 
     def _position(self) -> dict[str, Any]:
-        return {**super()._position(), **self._precision.state()}
+        scheduled = {} if self._scheduling is None else self._scheduling.state()
+        return {**super()._position(), **self._precision.state(), **scheduled}
 
     def _take_position(self, state: dict[str, Any]) -> None:
         super()._take_position(state)
         self._precision.take_state(state)
+        self._rates_set = None
+        if self._scheduling is not None:
+            self._scheduling.follow(self.rates)
+            self._scheduling.take_state(state)
 
     def _on_device(self, batch: Batch) -> list[Any]:
         def move(part: Any) -> torch.Tensor:
@@ -137,41 +174,8 @@ class TorchTrainer(LoopTrainer):
         return [map_tree(move, side) for side in batch]
 
 
-class _Totals:
-    """Sums of per-batch means times counts, kept on the device until they are read."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._values: dict[str, torch.Tensor] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, name: str, mean: Any, count: int) -> None:
-        if name not in self._values:
-            self._values[name] = torch.zeros((), dtype=torch.float64, device=self._device)
-            self._counts[name] = 0
-        value = mean.detach() if isinstance(mean, torch.Tensor) else torch.as_tensor(mean)
-        self._values[name].add_(value.to(self._device), alpha=count)
-        self._counts[name] += count
-
-    def sums(self) -> Sums:
-        sums = Sums()
-        for name, value in self._values.items():
-            sums.add(name, value.item(), self._counts[name])
-        return sums
-
-
-def _metric(entry: Any) -> tuple[str, Any]:
-    if entry == "accuracy":
-        return "accuracy", _accuracy
-    if callable(entry):
-        return getattr(entry, "__name__", type(entry).__name__), entry
-    raise RecipeError(f"metric {entry!r} is unknown in torch; use 'accuracy' or a callable (outputs, targets) -> mean")
-
-
-def _accuracy(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    check_accuracy(outputs.shape, y.shape, class_axis=1)
-    found = outputs.argmax(1)
-    return (found == y.reshape(found.shape)).double().mean()
+def _rates(optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [group["lr"] for group in optimizer.param_groups]
 
 
 def make_trainer(setup: Setup) -> TorchTrainer:

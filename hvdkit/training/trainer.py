@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hvdkit.errors import DataError, RecipeError
+from hvdkit.errors import CheckpointError, DataError, RecipeError
 from hvdkit.job.files import Saved, batch_for
-from hvdkit.job.metrics import Sums
 from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.plan import LearningRate
 from hvdkit.recipe.stopping import FALLING, parse_target
 from hvdkit.recipe.trees import leaves
-from hvdkit.training.batches import Batch, Batches, LoopBatches
+from hvdkit.training.batch import as_pair
+from hvdkit.training.batches import Batch, Batches
 from hvdkit.training.checks import check_loss
+from hvdkit.training.evaluation_batches import evaluation_of
 from hvdkit.training.observers import CheckpointWriter, History, Observer, Progress, Record
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Trainer(ABC):
     """
 
     framework: ClassVar[str]
+    resumes_inside_epochs: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -66,6 +68,7 @@ class Trainer(ABC):
         self.epoch = 0
         self.global_step = 0
         self._passes = 0
+        self._in_epoch, self._steps_into_epoch = False, 0
         self._stop = False
         self._observers: list[Observer] = [self.history, Progress(), *self.recipe.observers]
         if self.recipe.checkpoint is not None:
@@ -119,6 +122,11 @@ class Trainer(ABC):
     def _evaluate(self, data: Any) -> dict[str, float]:
         """Evaluate on data of the framework's or neutral arrays."""
 
+    def _evaluation_batches(self, data: Any) -> Any:
+        """Return this rank's part of validation data, in order, each sample on one rank only."""
+        backend, batch_size = self._setup.backend, self._setup.batch_size
+        return evaluation_of(data, lambda: backend.shard(data, batch_size, train=False))
+
     @abstractmethod
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs, a NumPy array, for neutral inputs; each rank predicts what it is given."""
@@ -133,9 +141,9 @@ class Trainer(ABC):
             This rank's loss and metrics.
         """
         if not isinstance(batch, Batch):
-            inputs, targets = batch
             last = (self._passes + 1) % self.accumulate == 0
-            batch = Batch(inputs, targets, len(next(leaves(inputs))), last=last)
+            batch = Batch.of(batch, len(next(leaves(batch))), last=last)
+        batch = as_pair(batch)
         self._passes = 0 if batch.last else self._passes + 1
         measured = self._train_on(batch)
         if batch.last:
@@ -156,8 +164,12 @@ class Trainer(ABC):
         self._setup.backend.save(path, self.model, self.optimizer, **self._position())
 
     def restore(self, path: str) -> None:
-        """Continue from a file that rank 0 sees; called by all ranks."""
-        self._take_position(self._setup.backend.restore(path, self.model, self.optimizer))
+        """Continue from a file that rank 0 sees; called by all ranks.
+
+        Raises:
+            CheckpointError: The file is damaged, does not fit, was saved with another global batch, or inside an epoch.
+        """
+        self._continue(lambda: self._setup.backend.read_saved(path))
 
     def resume(self, saved: Saved | None) -> None:
         """Continue from a checkpoint that rank 0 has read; called by all ranks."""
@@ -166,7 +178,28 @@ class Trainer(ABC):
             assert saved is not None  # on rank 0, where alone this is called
             return saved
 
-        self._take_position(self._setup.backend.take_saved(read, self.model, self.optimizer))
+        self._continue(read)
+
+    def _continue(self, read: Callable[[], Saved]) -> None:
+        def checked() -> Saved:
+            saved = read()
+            self._check_position(saved)
+            return saved
+
+        self._take_position(self._setup.backend.take_saved(checked, self.model, self.optimizer))
+
+    def _check_position(self, saved: Saved) -> None:
+        batch, steps = saved.state["global_batch"], saved.state.get("steps_into_epoch", 0)
+        if batch != self.global_batch:
+            raise CheckpointError(
+                f"checkpoint {saved.path} was saved with a global batch of {batch}, this trainer has one of "
+                f"{self.global_batch}; set batch_size so that they are equal, or resume by Recipe(checkpoint=...)"
+            )
+        if steps and not self.resumes_inside_epochs:
+            raise CheckpointError(
+                f"checkpoint {saved.path} was saved {steps} steps into an epoch, and {self.framework} can only begin "
+                "whole ones; resume from a file that was saved after an epoch"
+            )
 
     @abstractmethod
     def weights(self) -> dict[str, Any]:
@@ -213,6 +246,7 @@ class Trainer(ABC):
     def _begin_epoch(self) -> float:
         self.batches.set_epoch(self.epoch)
         self._announce("on_epoch_begin")
+        self._in_epoch = True
         return time.perf_counter()
 
     def _end_step(self) -> None:
@@ -220,6 +254,7 @@ class Trainer(ABC):
         if self.global_step == 0 and late is not None and late.when == "after_first_step":
             self._setup.backend.broadcast(self.model, self.optimizer, late.root)
         self.global_step += 1
+        self._steps_into_epoch += self._in_epoch
         self._announce("on_step_end")
 
     def _end_epoch(self, metrics: dict[str, float], validation: dict[str, float], samples: float, spent: float) -> None:
@@ -234,6 +269,7 @@ class Trainer(ABC):
         Raises:
             ModelError: The training loss is NaN; nothing is written then.
         """
+        self._in_epoch, self._steps_into_epoch = False, 0
         check_loss(metrics.get("loss", 0.0))
         slowest = float(self.world.allreduce(spent, "max"))
         self.epoch += 1
@@ -243,11 +279,19 @@ class Trainer(ABC):
             **{f"val_{name}": value for name, value in validation.items()},
             "seconds": slowest,
             "samples_per_second": samples / slowest,
-            "learning_rate": self.rates.at(self.global_step - 1),
+            "learning_rate": self._last_rate(),
             **self._counts(),
         }
         self._stop = self._reached(record)
+        self._note_epoch(record)
         self._announce("on_epoch_end", record)
+
+    def _last_rate(self) -> float:
+        """Return the learning rate of the last update."""
+        return self.rates.at(self.global_step - 1)
+
+    def _note_epoch(self, record: Record) -> None:  # noqa: B027 - most trainers have nothing to do
+        """Do what follows from an epoch's averaged metrics, before its checkpoint is written."""
 
     def _counts(self) -> dict[str, int]:
         """Return what else was counted in this epoch, over all ranks; called by all ranks."""
@@ -284,6 +328,7 @@ class Trainer(ABC):
             "step": self.global_step,
             "samples": self.global_step * self.global_batch,
             "global_batch": self.global_batch,
+            "steps_into_epoch": self._steps_into_epoch,
             "learning_rate": {"base": self.rates.base, "target": self.rates.target},
             "history": self.history.epochs,
         }
@@ -293,40 +338,6 @@ class Trainer(ABC):
         self.history.epochs = list(state["history"])
         self._stop = bool(self.history.epochs) and self._reached(self.history.epochs[-1])
         self.rates = replace(self.rates, **state["learning_rate"])
-
-
-class LoopTrainer(Trainer):
-    """A trainer with a custom loop, for frameworks without ``fit``."""
-
-    batches: LoopBatches
-
-    def _run_epochs(self, last: int) -> None:
-        while self.epoch < last and not self._stop:
-            began = self._begin_epoch()
-            sums = self._train_epoch()
-            spent = time.perf_counter() - began
-            joined = self._over_ranks(sums)
-            validation = self._validate()
-            self._end_epoch(joined.means(), validation, joined.count("loss"), spent)
-
-    def _validate(self) -> dict[str, float]:
-        if self._setup.validation is not None:
-            return self.evaluate()
-        self._setup.backend.synchronise_statistics(self.model)
-        return {}
-
-    def _over_ranks(self, sums: Sums) -> Sums:
-        return sums.over_ranks(self.world) if self.recipe.average is not None else sums
-
-    def _evaluation_batches(self, data: Any) -> Iterator[Batch]:
-        """Yield this rank's part of validation data, in order, each sample on one rank only."""
-        for batch in self._setup.backend.shard(data, self._setup.batch_size, shuffle=False):
-            if batch.count:
-                yield batch
-
-    @abstractmethod
-    def _train_epoch(self) -> Sums:
-        """Train one epoch on this rank's batches; return its sums."""
 
 
 _NO_METRICS = ("epoch", "seconds", "samples_per_second", "learning_rate")

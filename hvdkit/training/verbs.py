@@ -23,7 +23,9 @@ def scale_lr(lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
     Raises:
         RecipeError: The rule is unknown.
     """
-    return lr * scale_factor(rule, worlds.current().size * accumulate)
+    world = worlds.current()
+    world.rate_factor = scale_factor(rule, world.size * accumulate)
+    return lr * world.rate_factor
 
 
 def steps(batches: Batches) -> int:
@@ -55,5 +57,6 @@ def average(metrics: Any, count: float = 1) -> Any:
 def _on_host(value: Any) -> Any:
     """Return a tensor of any framework as an array; anything else as it is."""
     if hasattr(value, "detach"):
-        value = value.detach().double().cpu()
+        value = value.detach().cpu()
+        value = value if value.is_complex() else value.double()
     return value.numpy() if hasattr(value, "numpy") else value

@@ -1,0 +1,107 @@
+"""A training run by a loop of hvdkit's own, for frameworks without ``fit``."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from hvdkit.errors import CheckpointError
+from hvdkit.job.files import Saved
+from hvdkit.job.metrics import Sums
+from hvdkit.training.batches import Batch, LoopBatches, pairs
+from hvdkit.training.metric_objects import MetricObjects
+from hvdkit.training.trainer import Setup, Trainer
+
+
+class LoopTrainer(Trainer):
+    """A trainer with a custom loop."""
+
+    batches: LoopBatches
+    resumes_inside_epochs: ClassVar[bool] = True
+    _objects: MetricObjects
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._resumed_at = 0
+        self._earlier = Sums()
+
+    def _run_epochs(self, last: int) -> None:
+        while self.epoch < last and not self._stop:
+            began = self._begin_epoch()
+            self._objects.reset()
+            self._train_epoch()
+            spent = time.perf_counter() - began
+            joined = self._sums_over_ranks()
+            self._resumed_at, self._earlier = 0, Sums()
+            metrics = joined.means() | self._objects.results(None if self.recipe.average is None else self.world)
+            validation = self._validate()
+            self._end_epoch(metrics, validation, joined.count("loss"), spent)
+
+    def _train_epoch(self) -> None:
+        self._start_sums()
+        self._steps_into_epoch = self._resumed_at
+        for batch in self._due():
+            self._announce("on_batch", batch)
+            self._pass(batch)
+            if batch.last:
+                self._end_step()
+
+    def _due(self) -> Iterator[Batch]:
+        """Yield the batches of an epoch, but for updates that were done before a file was saved inside it."""
+        done = 0
+        for batch in pairs(self.batches):
+            if done >= self._resumed_at:
+                yield batch
+            done += batch.last
+
+    def _sums_over_ranks(self) -> Sums:
+        return self._over_ranks(self._earlier.joined(self._sums()))
+
+    def _check_position(self, saved: Saved) -> None:
+        super()._check_position(saved)
+        if saved.state.get("steps_into_epoch", 0) and self._objects.names:
+            raise CheckpointError(
+                f"checkpoint {saved.path} was saved inside an epoch, without the state of "
+                f"{', '.join(self._objects.names)}; resume from a file that was saved after an epoch"
+            )
+
+    def _train_on(self, batch: Batch) -> dict[str, float]:
+        self._start_sums()
+        with self._objects.apart():
+            self._pass(batch)
+            return self._sums().means() | self._objects.results(None)
+
+    @abstractmethod
+    def _start_sums(self) -> None:
+        """Start the sums of an epoch at 0."""
+
+    @abstractmethod
+    def _sums(self) -> Sums:
+        """Return this rank's sums of the epoch so far."""
+
+    @abstractmethod
+    def _pass(self, batch: Batch) -> None:
+        """Do one pass on a batch and, after the last one of an update, that; add to the sums."""
+
+    def _position(self) -> dict[str, Any]:
+        position = super()._position()
+        return {**position, "sums": self._sums_over_ranks().totals()} if self._steps_into_epoch else position
+
+    def _take_position(self, state: dict[str, Any]) -> None:
+        super()._take_position(state)
+        self._resumed_at = state.get("steps_into_epoch", 0)
+        self._earlier = Sums()
+        # the sums of all ranks, which one of them carries on
+        if self._resumed_at and (self.world.is_root or self.recipe.average is None):
+            self._earlier.add_totals(state["sums"])
+
+    def _validate(self) -> dict[str, float]:
+        if self._setup.validation is not None:
+            return self.evaluate()
+        self._setup.backend.synchronise_statistics(self.model)
+        return {}
+
+    def _over_ranks(self, sums: Sums) -> Sums:
+        return sums.over_ranks(self.world) if self.recipe.average is not None else sums
