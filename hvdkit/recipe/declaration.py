@@ -12,6 +12,7 @@ from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.recipe.checks import fail, one_of, true_or_false, whole
+from hvdkit.recipe.scheduler import Scheduler
 from hvdkit.recipe.steps import Average, Broadcast, Checkpoint, Distribute, Init, Pin, ScaleLR, Shard
 from hvdkit.recipe.stopping import is_target, parse_target
 
@@ -26,8 +27,8 @@ class Data:
 
     Attributes:
         train: Neutral arrays ``(x, y)`` (images NHWC float32, integer labels), for several inputs or outputs a tuple,
-            list or dict of arrays; or the framework's own: a map-style data set or ``DataLoader`` for torch, a
-            ``tf.data.Dataset`` of single samples for tf and keras.
+            list or dict of arrays; or the framework's own: for torch a map-style data set, a stream or a
+            ``DataLoader``, for tf and keras a ``tf.data.Dataset`` of single samples, for keras a ``PyDataset``.
         validation: The same, or None.
         classes: The number of classes, when the labels are to be checked against it.
     """
@@ -53,9 +54,12 @@ class Recipe:
         data: A callable that returns :class:`Data`, or a :class:`Data`.
         loss: A name (the model returns logits), a framework's loss object, or a callable ``(outputs, targets)``.
         optimizer: One of hvdkit's, or a callable: ``f(parameters)`` for torch, ``f()`` elsewhere.
-        metrics: Names, or what the framework takes.
+        metrics: ``"accuracy"``, functions that return the mean of a batch (of outputs and targets in torch, of targets
+            and outputs elsewhere), and objects of torchmetrics or ``keras.metrics``, whose states ranks join.
         steps_per_epoch: Counted for one process and divided by the number of processes; needed for endless data.
         schedule: A multiplier on the scaled rate as a function of the fractional epoch, in force after warm-up.
+        scheduler: A :class:`Scheduler`, or the callable of one that moves after each epoch (torch only; in tf and keras
+            the optimizer takes a schedule object as its rate).
         stop_at: ``{metric: value}``: training stops after the epoch in which the averaged validation metric (training
             metric without validation data) reaches the value. Losses, errors and the like fall to it; accuracy, AUC and
             the like rise; for other names give ``("falling", value)`` or ``("rising", value)``.
@@ -80,6 +84,7 @@ class Recipe:
     seed: int = 0
     steps_per_epoch: int | None = None
     schedule: Callable[[float], float] | None = None
+    scheduler: Scheduler | Callable[..., Any] | None = None
     stop_at: Mapping[str, float | tuple[str, float]] | None = None
     precision: str = "fp32"
     compile: bool = False
@@ -106,6 +111,7 @@ class Recipe:
         whole(self, "steps_per_epoch", 1, optional=True)
         if self.schedule is not None and not callable(self.schedule):
             fail(self, "schedule", "a function of the epoch or None")
+        self._check_scheduler()
         one_of(self, "precision", PRECISIONS)
         true_or_false(self, "compile")
         true_or_false(self, "guard")
@@ -126,11 +132,21 @@ class Recipe:
         if isinstance(self.loss, str):
             one_of(self, "loss", LOSSES)
 
+    def _check_scheduler(self) -> None:
+        if self.scheduler is None:
+            return
+        if not (isinstance(self.scheduler, Scheduler) or callable(self.scheduler)):
+            fail(self, "scheduler", "an hvdkit.Scheduler(...), a callable that takes the optimizer, or None")
+        if self.schedule is not None:
+            fail(self, "schedule", "None where there is a scheduler: two would set the rate")
+
     def _check_steps(self) -> None:
         for name, kind in _STEPS.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
                 fail(self, name, f"an hvdkit.{kind.__name__}(...) or None")
+        if self.distribute is not None and self.distribute.reduction == "sum":
+            fail(self.distribute, "reduction", "average in a recipe, whose loss is the mean of a batch")
 
     def _check_stop_at(self) -> None:
         if not isinstance(self.stop_at, (Mapping, type(None))):

@@ -14,7 +14,7 @@ from hvdkit.recipe.checks import above_zero, fail, is_number, one_of, true_or_fa
 UNEVEN = ("exact", "pad", "drop")
 SCALING = ("linear", "sqrt", "none")
 COMPRESSION = ("none", "fp16", "bf16")
-REDUCTIONS = ("average", "adasum")
+REDUCTIONS = ("average", "sum", "adasum")
 BROADCAST_WHEN = ("before_first_step", "after_first_step")
 
 
@@ -97,7 +97,8 @@ class Distribute:
         accumulate: Micro-batches per update; their mean is applied.
         clip_norm: Clip the reduced gradient to this global norm, min(1, c / norm).
         gradient_predivide: Divide by this before the sum and by size / this after it (torch only).
-        reduction: ``average``, or ``adasum`` (Maleki et al., 2020; torch on a Horovod that runs over MPI).
+        reduction: ``average``; ``sum``, in a loop of one's own whose loss is a sum over samples (torch only); or
+            ``adasum`` (Maleki et al., 2020; torch on a Horovod that runs over MPI).
         sync_batchnorm: BatchNorm takes the statistics of the global batch (torch only).
     """
 
@@ -115,8 +116,10 @@ class Distribute:
         above_zero(self, "gradient_predivide")
         one_of(self, "reduction", REDUCTIONS)
         true_or_false(self, "sync_batchnorm")
-        if self.reduction == "adasum" and (self.compression != "none" or self.gradient_predivide is not None):
+        if self.reduction != "average" and (self.compression != "none" or self.gradient_predivide is not None):
             fail(self, "reduction", "average where compression or gradient_predivide is set")
+        if self.reduction == "sum" and self.accumulate > 1:
+            fail(self, "reduction", "average where accumulate is set")
 
 
 @dataclass(frozen=True)

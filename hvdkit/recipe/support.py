@@ -12,7 +12,9 @@ _TORCH_ONLY = ("gradient_predivide", "reduction", "sync_batchnorm")
 _REASONS = {
     "Distribute.sync_batchnorm": "Keras's BatchNormalization synchronises over tf.distribute alone",
     "Distribute.gradient_predivide": "Keras's gradients are divided by the number of processes before the sum",
-    "Distribute.reduction": "Adasum needs each gradient by itself, and Keras's travel together",
+    "Distribute.reduction": "Keras's gradients travel together, as an average",
+    "Recipe.scheduler": "in Keras a schedule object is the optimizer's learning rate, as in "
+    "optimizer=lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 1000))",
     "Recipe.compile": "Keras compiles the training step by itself, but for XLA on TensorFlow, which cannot compile the "
     "reduction of gradients",
 }
@@ -26,7 +28,7 @@ def check_served(recipe: Recipe, framework: str) -> None:
     """
     if framework == "torch":
         return
-    asked = {"Recipe.compile": recipe.compile}
+    asked = {"Recipe.compile": recipe.compile, "Recipe.scheduler": recipe.scheduler is not None}
     for name in _TORCH_ONLY:
         given = getattr(recipe.distribute, name, getattr(Distribute, name))
         asked[f"Distribute.{name}"] = given != getattr(Distribute, name)

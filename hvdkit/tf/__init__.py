@@ -1,16 +1,21 @@
 """The eight verbs for TensorFlow with a custom loop."""
 
+from typing import TYPE_CHECKING
+
 from hvdkit.keras_common.building import build_model, build_optimizer, seed_all
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
 from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, synchronise_statistics, take_saved
 from hvdkit.tf.distribution import DistributedGradientTape, distribute
+from hvdkit.tf.evaluation import evaluate
 from hvdkit.tf.process import init
 from hvdkit.tf.rates import warmup
 from hvdkit.tf.sharding import shard
 from hvdkit.tf.synchronising import broadcast
 from hvdkit.tf.trainer import make_trainer
+from hvdkit.training.gathering import gather
+from hvdkit.training.horovod_names import guide
 from hvdkit.training.verbs import average, steps
 
 __all__ = [
@@ -23,6 +28,8 @@ __all__ = [
     "computing_in",
     "default_device",
     "distribute",
+    "evaluate",
+    "gather",
     "init",
     "make_trainer",
     "pin",
@@ -37,3 +44,6 @@ __all__ = [
     "take_saved",
     "warmup",
 ]
+
+if not TYPE_CHECKING:  # a type check takes any name from a module with __getattr__
+    __getattr__ = guide(__name__)

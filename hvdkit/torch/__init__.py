@@ -1,15 +1,20 @@
 """The eight verbs for PyTorch."""
 
+from typing import TYPE_CHECKING
+
 from hvdkit.torch.building import build_model, build_optimizer
 from hvdkit.torch.checkpointing import read_saved, restore, save, take_saved
 from hvdkit.torch.devices import default_device, init, pin
 from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
+from hvdkit.torch.evaluation import evaluate
 from hvdkit.torch.precision import computing_in
 from hvdkit.torch.random_state import seed_all
 from hvdkit.torch.rates import warmup
 from hvdkit.torch.sharding import shard
 from hvdkit.torch.synchronising import broadcast, synchronise_statistics
 from hvdkit.torch.trainer import make_trainer
+from hvdkit.training.gathering import gather
+from hvdkit.training.horovod_names import guide
 from hvdkit.training.verbs import average, scale_lr, steps
 
 SUFFIX = "pt"
@@ -24,6 +29,8 @@ __all__ = [
     "computing_in",
     "default_device",
     "distribute",
+    "evaluate",
+    "gather",
     "init",
     "make_trainer",
     "no_sync",
@@ -40,3 +47,6 @@ __all__ = [
     "take_saved",
     "warmup",
 ]
+
+if not TYPE_CHECKING:  # a type check takes any name from a module with __getattr__
+    __getattr__ = guide(__name__)

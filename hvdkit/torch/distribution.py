@@ -46,7 +46,8 @@ def distribute(
             the passes there were.
         clip_norm: Clip the reduced gradient to this global norm in ``step()``, min(1, c / norm).
         gradient_predivide: Divide by this before the sum and by size / this after it.
-        reduction: ``average``, or ``adasum`` on a Horovod that runs over MPI.
+        reduction: ``average``; ``sum`` for a loss that is a sum over samples, which is not multiplied by the batches'
+            weight; or ``adasum`` on a Horovod that runs over MPI.
         sync_batchnorm: Let the model's BatchNorm layers take the statistics of the global batch, in place.
 
     Raises:

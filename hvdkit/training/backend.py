@@ -37,8 +37,17 @@ class Backend(Protocol):
         workers: int = 0,
         prefetch: int = 2,
         pin_memory: bool | str = "auto",
+        train: bool = True,
     ) -> Batches:
-        """Step 3: this rank's batches."""
+        """Step 3: this rank's batches; with ``train=False`` each sample once, in order."""
+
+    def evaluate(
+        self, model: Any, data: Any, metrics: Any = ..., *, loss: Any = None, batch_size: int | None = None
+    ) -> dict[str, float]:
+        """Loss and metrics over data, exact over all ranks."""
+
+    def gather(self, predictions: Any) -> Any:
+        """Join what ranks computed on their batches of ``shard(train=False)``, in the order of the data."""
 
     def scale_lr(self, lr: float, rule: Any = "linear", accumulate: int = 1) -> float:
         """Step 4: the learning rate for the global batch."""

@@ -35,7 +35,7 @@ def test_a_compression_that_keras_cannot_send_is_refused(framework):
 WRONG = {
     "compression": ("fp8", "one of none, fp16, bf16"),
     "gradient_predivide": (0, "a number > 0 or None"),
-    "reduction": ("sum", "one of average, adasum"),
+    "reduction": ("median", "one of average, sum, adasum"),
     "sync_batchnorm": (1, "True or False"),
 }
 

@@ -106,7 +106,8 @@ class Distribution:
             if loss is None:
                 return None
             value = torch.as_tensor(loss).detach()
-            return torch.full_like(value, self._world.allreduce(float(value)).item())
+            joined = self._world.allreduce(float(value), "sum" if self._settings.reduction == "sum" else "mean")
+            return torch.full_like(value, joined.item())
 
         return (args[0], averaged, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
 

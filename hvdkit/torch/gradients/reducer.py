@@ -139,6 +139,11 @@ class Reducer:
             )
 
     def _begin(self) -> Pass:
+        if self._reduced and not self._reduction.repeatable:
+            raise ModelError(
+                "a second backward() before step() would add up sums that are added up already; with reduction='sum', "
+                "add the losses and call backward() once for each step()"
+            )
         self._pass = Pass(self._end)
         self._passes = 1 if self._reduced else self._passes + 1
         self._reduced = False
@@ -237,7 +242,7 @@ class Reducer:
             values = torch.zeros(0, *parameter.shape[1:], dtype=parameter.dtype)
         else:
             grad = grad.coalesce()
-            indices, values = grad.indices()[0], grad.values() / (self._channel.size * self._passes)
+            indices, values = grad.indices()[0], grad.values() * self._reduction.share(self._passes)
         all_indices = self._channel.allgather(indices.to(parameter.device))
         all_values = self._channel.allgather(values.to(parameter.device))
         if grad is None and not len(all_indices):

@@ -9,13 +9,20 @@ import torch
 
 from hvdkit.engines.channel import Channel
 from hvdkit.recipe.steps import Distribute
+from hvdkit.training.batches import current_batch_counts
 from hvdkit.training.narrow import largest_term
 
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Reduction(ABC):
-    """Starts and finishes the reduction of flat buckets, in place."""
+    """Starts and finishes the reduction of flat buckets, in place.
+
+    Attributes:
+        repeatable: Whether what is reduced already stays as it is when it is reduced again.
+    """
+
+    repeatable = True
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -27,6 +34,10 @@ class Reduction(ABC):
     @abstractmethod
     def finish(self, flat: torch.Tensor, handle: Any) -> None:
         """Wait, and leave the result in the bucket."""
+
+    def share(self, passes: int) -> float:
+        """Return what sparse gradients are multiplied by before they are added up over ranks."""
+        return 1.0 / (self._channel.size * passes)
 
     def losses(self) -> dict[str, int]:
         """Return how many elements this rank has sent changed so far: ``clipped`` and ``lost`` (rounded to 0)."""
@@ -43,6 +54,26 @@ class Mean(Reduction):
     def finish(self, flat: torch.Tensor, handle: Any) -> None:
         """Wait for it."""
         self._channel.wait(handle)
+
+
+class Sum(Reduction):
+    """The sum over all ranks, for losses that are sums; a rank that has no sample left adds nothing."""
+
+    repeatable = False
+
+    def start(self, flat: torch.Tensor, lengths: list[int]) -> Any:
+        """Start the sum."""
+        if not current_batch_counts():
+            flat[: sum(lengths)].zero_()
+        return self._channel.start_allreduce(flat)
+
+    def finish(self, flat: torch.Tensor, handle: Any) -> None:
+        """Wait for it."""
+        self._channel.wait(handle)
+
+    def share(self, passes: int) -> float:
+        """Return 1, or 0 where a rank repeats a sample."""
+        return float(current_batch_counts())
 
 
 class PredividedMean(Reduction):
@@ -114,6 +145,8 @@ def make_reduction(channel: Channel, settings: Distribute) -> Reduction:
     Raises:
         EngineError: The engine cannot do it.
     """
+    if settings.reduction == "sum":
+        return Sum(channel)
     if channel.size == 1:
         return Mean(channel)
     if settings.reduction == "adasum":

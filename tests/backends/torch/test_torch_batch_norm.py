@@ -44,7 +44,7 @@ KINDS += ["without_bias", "without_weight"]
 
 
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
-def test_forward_backward_and_running_statistics_equal_one_process_with_3_and_2_samples(ranks):
+def test_r10_forward_backward_and_running_statistics_equal_one_process(ranks):
     def body(kind):
         import copy
 

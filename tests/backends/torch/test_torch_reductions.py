@@ -105,3 +105,64 @@ def test_adasum_of_two_ranks_is_the_formula_for_each_parameter():
         expected = (1 - dot / (2 * (a * a).sum())) * a + (1 - dot / (2 * (b * b).sum())) * b
         assert np.array(one) == pytest.approx(expected, rel=1e-9)
         assert one == other
+
+
+@pytest.mark.parametrize("ranks", ENGINES, indirect=True)
+def test_the_sum_of_summed_losses_is_that_of_one_process(ranks):
+    """Nine samples in batches of two on two ranks: the last rank repeats a sample, which must not count."""
+
+    def body():
+        import numpy as np
+        import torch
+        from torch_cases import complaint
+
+        import hvdkit.torch as hk
+
+        x = np.arange(9.0)
+        model = torch.nn.Embedding(9, 3, sparse=True), torch.nn.Linear(1, 3, bias=False)
+        module = torch.nn.ModuleList(model)
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        hk.distribute(optimizer, module, reduction="sum")
+        totals = [torch.zeros(9, 3), torch.zeros(3, 1)]
+        steps = 0
+        for part in hk.shard((x, x), 2, shuffle=False):
+            value = part.inputs.float()
+            optimizer.zero_grad()
+            rows = model[0](part.inputs.long()) * (1 + value[:, None])
+            (rows + model[1](value[:, None])).sum().backward()
+            for total, parameter in zip(totals, module.parameters(), strict=True):
+                total += parameter.grad.to_dense()
+            optimizer.step()
+            steps += 1
+        loss = model[1](torch.ones(1, 1)).sum()
+        loss.backward(retain_graph=True)
+        return steps, *totals, complaint(loss.backward)
+
+    for steps, rows, dense, repeated in ranks.run(body):
+        assert steps == 3
+        assert "a second backward() before step()" in repeated
+        np.testing.assert_allclose(rows, np.repeat(np.arange(1.0, 10.0)[:, None], 3, 1))
+        np.testing.assert_allclose(dense, np.full((3, 1), 36.0))
+
+
+@pytest.mark.parametrize("ranks", ENGINES[:1], indirect=True)
+def test_a_sum_is_refused_where_it_would_be_a_mean(ranks):
+    def body():
+        import torch
+        from torch_cases import complaint
+        from torch_recipes import recipe
+
+        import hvdkit
+        import hvdkit.torch as hk
+
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
+        return [
+            complaint(hk.distribute, optimizer, reduction="sum", accumulate=2),
+            complaint(hk.distribute, optimizer, reduction="sum", compression="fp16"),
+            complaint(lambda: recipe(distribute=hvdkit.Distribute(reduction="sum"))),
+        ]
+
+    for accumulated, compressed, declared in ranks.run(body):
+        assert "average where accumulate is set" in accumulated
+        assert "average where compression or gradient_predivide is set" in compressed
+        assert "average in a recipe, whose loss is the mean of a batch" in declared
