@@ -22,9 +22,11 @@ def test_d15_ten_passes_by_four_are_three_updates_an_epoch(ranks):
     def body(framework):
         import case_parts as parts
 
+        from hvdkit.training.observers import Observer
+
         steps = []
 
-        class Count(hvdkit.training.observers.Observer):
+        class Count(Observer):
             def on_step_end(self, trainer):
                 steps.append((trainer.epoch, parts.state(framework, trainer.model, trainer.optimizer)))
 

@@ -18,12 +18,16 @@ HERE = [entry for entry in alone() if not any(mark.name == "skip" for mark in en
 
 
 def body(framework):
+    from framework_runs import float_type
+
     from hvdkit.tools.verification.framework_view import view_of
 
     view = view_of(framework)
-    view.set_dtype("float64")
     try:
-        return losses(framework)
+        # also without what Keras has kept of the type of other tests' layers
+        with float_type(framework, "float64"):
+            view.set_dtype("float64")
+            return losses(framework)
     finally:
         view.set_dtype("float32")
 

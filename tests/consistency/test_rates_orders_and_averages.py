@@ -137,7 +137,7 @@ def test_d07_a_model_without_variables_yet_is_refused_until_it_is_called(ranks):
     (text, state), (other_text, other) = ranks.run(body, ranks.combination.framework)
     assert text == other_text
     assert text.startswith("ModelError: ")
-    assert "call it on a batch" in text
+    assert "on a batch first" in text
     assert state == other
 
 
