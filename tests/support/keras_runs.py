@@ -129,10 +129,11 @@ def stock(optimizer: Any, lr: float) -> Any:
 
 
 def fresh() -> None:
-    """Forget the models of other tests, whose names count up, their dtype policy and their seeds."""
+    """Forget the models of other tests, whose names count up, their types and their seeds."""
     import keras
 
     keras.backend.clear_session()
+    keras.backend.set_floatx("float32")
     keras.utils.set_random_seed(0)
     if not hasattr(keras, "ops"):
         # Keras 2 keeps a policy, which then no longer follows floatx
