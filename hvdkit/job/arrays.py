@@ -15,6 +15,18 @@ from hvdkit.job.world import World
 Arrays = dict[str, NDArray[Any]]
 
 
+def on_host(value: Any) -> Any:
+    """Return an array, a tensor or a variable of any framework as an array, bfloat16 as float32; else the value."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    value = value.numpy() if hasattr(value, "numpy") else value
+    if not hasattr(value, "__array__"):
+        return value
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
 def check_same(world: World, kinds: Mapping[str, str]) -> None:
     """Check that every rank has the same names with the same shapes and dtypes.
 

@@ -6,10 +6,13 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from hvdkit.job.world import World
+
+State = tuple[Any, Any]
 
 
 def seed_python_and_numpy(seed: int) -> None:
@@ -21,13 +24,23 @@ def seed_python_and_numpy(seed: int) -> None:
 @contextmanager
 def one_random_state(seed: int) -> Iterator[None]:
     """Draw the same numbers on all ranks inside, and go on afterwards as if nothing had been drawn."""
-    state = random.getstate(), np.random.get_state()
+    state = read()
     seed_python_and_numpy(seed)
     try:
         yield
     finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])
+        write(state)
+
+
+def read() -> State:
+    """Return where both generators stand."""
+    return random.getstate(), np.random.get_state()
+
+
+def write(state: State) -> None:
+    """Let both generators go on from where they stood."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])
 
 
 def separate(world: World) -> None:

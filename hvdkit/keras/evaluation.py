@@ -6,11 +6,11 @@ from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import world as worlds
+from hvdkit.job.arrays import on_host
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.world import World
 from hvdkit.keras.metric_sums import summed_results
 from hvdkit.keras.sharding import shard
-from hvdkit.keras_common.compat import to_numpy
 from hvdkit.keras_common.evaluation import evaluate_on
 from hvdkit.keras_common.state.files import synchronise_statistics
 from hvdkit.recipe.trees import map_tree
@@ -66,7 +66,7 @@ def evaluate_compiled(model: Any, batches: Any, world: World | None) -> dict[str
     has_samples = world.engine.allgather_object(first is not None)
     if not all(has_samples):
         batch = first if isinstance(first, tuple) else (first,)
-        sample = world.broadcast_object(None if first is None else map_tree(_on_host, batch))
+        sample = world.broadcast_object(None if first is None else map_tree(on_host, batch))
         if first is None:
             # build the metrics that others have built; then empty them
             model.test_on_batch(*sample)
@@ -76,7 +76,3 @@ def evaluate_compiled(model: Any, batches: Any, world: World | None) -> dict[str
 
 def _named_floats(results: dict[str, Any]) -> dict[str, float]:
     return {key: value for name, result in results.items() for key, value in flat_results(name, result).items()}
-
-
-def _on_host(part: Any) -> Any:
-    return to_numpy(part) if hasattr(part, "numpy") else part

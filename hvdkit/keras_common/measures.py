@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,7 @@ from hvdkit.job.world import World
 from hvdkit.keras_common.compat import keras, reshape, to_numpy
 from hvdkit.keras_common.metric_objects import KerasMetrics, is_metric
 from hvdkit.training.checks import BINARY, CATEGORICAL, LOGITS, ONE_HOT, PROBABILITIES, accuracy_form
-from hvdkit.training.metric_objects import agree_on_metrics
-
-Mean = Callable[[Any, Any], Any]
+from hvdkit.training.metric_objects import Mean, sorted_metrics
 
 
 class Measures:
@@ -34,24 +32,14 @@ class Measures:
 
     def __init__(self, loss: Any, entries: Iterable[Any], world: World, framework: str) -> None:
         self.loss = loss
-        self.means: dict[str, Mean] = {}
-        self.objects = KerasMetrics([])
-        names, held = [] if loss is None else ["loss"], []
-        problem: HvdkitError | None = None
-        try:
-            for entry in entries:
-                if is_metric(entry):
-                    held.append(entry)
-                    names.append(entry.name)
-                else:
-                    name, mean = _mean(entry, loss, framework)
-                    names.append(name)
-                    self.means[name] = mean
-            self.objects = KerasMetrics(held)
-        except HvdkitError as error:
-            problem = error
-        self.names = names
-        agree_on_metrics(world, names, problem)
+        self.names, self.means, self.objects = sorted_metrics(
+            entries,
+            loss,
+            world,
+            objects_in=lambda entry: {entry.name: entry} if is_metric(entry) else {},
+            mean_of=lambda entry: _mean(entry, loss, framework),
+            join=lambda held: KerasMetrics(list(held.values())),
+        )
 
     def add(self, sums: Sums, outputs: Any, targets: Any, count: int, penalty: float = 0.0) -> None:
         """Add a batch of this rank: its loss, what layers add to it, and its metrics."""

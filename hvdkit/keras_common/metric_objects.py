@@ -65,7 +65,7 @@ class KerasMetrics:
         self._take([[_added(parts) for parts in zip(*entries, strict=True)] for entries in zip(*held, strict=True)])
         results: dict[str, float] = {}
         for metric in self._metrics:
-            results |= flat_results(metric.name, _on_host(metric.result()))
+            results |= flat_results(metric.name, metric.result())
         self._take(own)
         return results
 
@@ -98,9 +98,3 @@ def is_metric(entry: Any) -> bool:
 
 def _added(parts: tuple[Any, ...]) -> Any:
     return np.sum([np.asarray(part, np.float64) for part in parts], axis=0).astype(parts[0].dtype)
-
-
-def _on_host(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _on_host(entry) for name, entry in value.items()}
-    return np.asarray(to_numpy(value) if hasattr(value, "shape") else value, np.float64)

@@ -7,16 +7,14 @@ from typing import Any
 
 import torch
 
-from hvdkit.errors import HvdkitError, ModelError, RecipeError
+from hvdkit.errors import ModelError, RecipeError
 from hvdkit.job.metrics import Sums
 from hvdkit.job.world import World
 from hvdkit.torch.losses import divisor, kind_of
 from hvdkit.torch.metric_objects import TorchMetrics, named_objects
 from hvdkit.training.checks import BINARY, LOGITS, ONE_HOT, accuracy_form
 from hvdkit.training.evaluation_batches import evaluation_pairs
-from hvdkit.training.metric_objects import agree_on_metrics
-
-Mean = Callable[[Any, Any], Any]
+from hvdkit.training.metric_objects import Mean, sorted_metrics
 
 
 class Totals:
@@ -62,23 +60,14 @@ class Measures:
 
     def __init__(self, loss: Any, entries: Iterable[Any], device: str | torch.device, world: World) -> None:
         self.loss, self._device = loss, device
-        self._means: dict[str, Mean] = {}
-        names = [] if loss is None else ["loss"]
-        objects: dict[str, Any] = {}
-        problem: HvdkitError | None = None
-        self.objects = TorchMetrics({}, device)
-        try:
-            for entry in entries:
-                held = named_objects(entry)
-                means = {} if held else dict([_mean(entry, loss)])
-                names += [*held, *means]
-                objects |= held
-                self._means |= means
-            self.objects = TorchMetrics(objects, device)
-        except HvdkitError as error:
-            problem = error
-        self.names = names
-        agree_on_metrics(world, names, problem)
+        self.names, self._means, self.objects = sorted_metrics(
+            entries,
+            loss,
+            world,
+            objects_in=named_objects,
+            mean_of=lambda entry: _mean(entry, loss),
+            join=lambda held: TorchMetrics(held, device),
+        )
 
     def add(self, totals: Totals, outputs: Any, targets: Any, count: int) -> None:
         """Add the metrics of a batch of this rank, but not its loss."""

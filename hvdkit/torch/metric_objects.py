@@ -77,7 +77,7 @@ class TorchMetrics:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # it was updated, on the ranks
                 found = joined.compute()
-            results |= flat_results(name, _on_host(found))
+            results |= flat_results(name, found)
         return results
 
     @contextmanager
@@ -116,12 +116,6 @@ def _on(value: Any, device: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to(device)
     return type(value)(_on(entry, device) for entry in value) if isinstance(value, (list, tuple)) else value
-
-
-def _on_host(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _on_host(entry) for name, entry in value.items()}
-    return value.detach().double().cpu().numpy() if isinstance(value, torch.Tensor) else value
 
 
 def _check(name: str, metric: Any) -> None:

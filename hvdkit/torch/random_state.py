@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 
 from hvdkit.job import random_streams
 from hvdkit.job.world import World
+
+State = tuple[random_streams.State, torch.Tensor]
 
 # what this rank was seeded with, so that a second broadcast does not seed it again
 _own_seeds: WeakKeyDictionary[World, int] = WeakKeyDictionary()
@@ -63,11 +62,10 @@ class RandomState:
             _write(state)
 
 
-def _read() -> tuple[Any, Any, torch.Tensor]:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+def _read() -> State:
+    return random_streams.read(), torch.get_rng_state()
 
 
-def _write(state: tuple[Any, Any, torch.Tensor]) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])
-    torch.set_rng_state(state[2])
+def _write(state: State) -> None:
+    random_streams.write(state[0])
+    torch.set_rng_state(state[1])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hvdkit.errors import DataError, HvdkitError
 from hvdkit.job import world as worlds
+from hvdkit.job.arrays import on_host
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.world import World
 from hvdkit.recipe.trees import is_branch, leaves, map_tree, named_leaves
@@ -42,7 +43,7 @@ def gather(predictions: Any) -> Any:
             hold batches as well as outputs; on every rank.
     """
     world = worlds.current()
-    held = None if _is_nothing(predictions) else map_tree(_on_host, predictions)
+    held = None if _is_nothing(predictions) else map_tree(lambda leaf: np.asarray(on_host(leaf)), predictions)
     found = _facts(held)
     gathered = world.engine.allgather_object(found)
     for other in gathered:
@@ -58,15 +59,6 @@ def gather(predictions: Any) -> Any:
 
 def _is_nothing(predictions: Any) -> bool:
     return predictions is None or (isinstance(predictions, (list, tuple, dict)) and not predictions)
-
-
-def _on_host(value: Any) -> NDArray[Any]:
-    """Return an array or a tensor of any framework as an array."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def _facts(held: Any) -> tuple[int, Any] | HvdkitError:

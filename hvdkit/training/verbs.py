@@ -7,6 +7,7 @@ from typing import Any
 
 from hvdkit.job import metrics as neutral
 from hvdkit.job import world as worlds
+from hvdkit.job.arrays import on_host
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.recipe.plan import scale_factor
 from hvdkit.training.batches import Batches
@@ -48,15 +49,7 @@ def average(metrics: Any, count: float = 1) -> Any:
         RecipeError: The count is negative, or zero on all ranks, or a name is missing on a rank.
     """
     if isinstance(metrics, Mapping):
-        metrics = {name: _on_host(value) for name, value in metrics.items()}
+        metrics = {name: on_host(value) for name, value in metrics.items()}
     else:
-        metrics = _on_host(metrics)
+        metrics = on_host(metrics)
     return neutral.average(worlds.current(), metrics, count)
-
-
-def _on_host(value: Any) -> Any:
-    """Return a tensor of any framework as an array; anything else as it is."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = value if value.is_complex() else value.double()
-    return value.numpy() if hasattr(value, "numpy") else value
