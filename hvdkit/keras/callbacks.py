@@ -10,7 +10,7 @@ from hvdkit.keras.fit_guard import GuardedCallback, is_distributed
 from hvdkit.keras.metric_sums import check_rules, summed_results
 from hvdkit.keras.rate_callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback
 from hvdkit.keras_common.state import variables
-from hvdkit.keras_common.state.files import synchronise_statistics
+from hvdkit.keras_common.state.files import average_statistics
 from hvdkit.keras_common.trained import has_own_step, is_built
 
 __all__ = [
@@ -107,5 +107,5 @@ class MetricAverageCallback(GuardedCallback):
         """Return the training metrics of this epoch, the first time with the statistics averaged."""
         if self._training is None:
             self._training = summed_results(self.model, worlds.current(), self._rules)
-            synchronise_statistics(self.model)
+            average_statistics(self.model)
         return self._training

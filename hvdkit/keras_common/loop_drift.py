@@ -18,6 +18,7 @@ from hvdkit.keras_common.compat import around_update, innermost, library, name_o
 from hvdkit.keras_common.gradients.arithmetic import gradient_math
 from hvdkit.keras_common.gradients.distribution import reduction_of
 from hvdkit.keras_common.gradients.reduction import shared_channel
+from hvdkit.keras_common.state.variables import shared_weights
 from hvdkit.keras_common.trained import is_optimizer, is_traced, passes_of
 from hvdkit.process import failures
 from hvdkit.training import drift
@@ -28,7 +29,6 @@ _CHANGED = (
     "were averaged"
 )
 _NOT_DISTRIBUTED = "call distribute(optimizer), or distribute(tape), so that gradients are averaged"
-_NOT_BROADCAST = "call broadcast(model, optimizer) before the first step"
 
 
 class _ByVariable(dict[int, Any]):
@@ -105,7 +105,7 @@ class _Watch:
     def _forgotten(self, variables: Sequence[Any]) -> str:
         if not self.distributed:
             return _NOT_DISTRIBUTED
-        return _CHANGED if any(map(_broadcast.of, variables)) else _NOT_BROADCAST
+        return _CHANGED if any(map(_broadcast.of, variables)) else drift.NOT_BROADCAST
 
 
 def note_broadcast(variables: Sequence[Any], optimizer: Any) -> None:
@@ -114,6 +114,20 @@ def note_broadcast(variables: Sequence[Any], optimizer: Any) -> None:
         _broadcast.note(variable, True)
     if is_optimizer(optimizer):
         watch_optimizer(optimizer)
+
+
+def check_used(world: World, model: Any) -> None:
+    """Refuse a model whose weights differ between ranks where one rank's are taken for those of all.
+
+    Called by all ranks, outside a graph.
+    """
+    if world.size == 1 or not world.guard:
+        return
+    weights = shared_weights(model)
+    digests = [drift.sum_of_bits(to_numpy(weight)) for weight in weights]
+    known = any(map(_broadcast.of, weights))
+    advice = drift.CHANGED_LATER if known else drift.NOT_BROADCAST
+    drift.check_used(world, [name_of(weight) for weight in weights], digests, advice)
 
 
 def watch_optimizer(optimizer: Any) -> None:

@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from hvdkit.job.world import World
 from hvdkit.torch.tensors import sum_of_bits
+from hvdkit.training import drift as neutral
 from hvdkit.training.batches import in_sharded_loop
 from hvdkit.training.drift import DriftGuard
 
@@ -70,6 +71,23 @@ def look_before_step(world: World, optimizer: torch.optim.Optimizer, local: Sequ
     _look(_guards[optimizer], optimizer, local)
 
 
+def check_used(world: World, model: torch.nn.Module) -> None:
+    """Refuse a model whose weights differ between ranks where one rank's are taken for those of all.
+
+    Those that ranks are meant to train apart are no matter. Called by all ranks.
+    """
+    if world.size == 1 or not world.guard:
+        return
+    apart = {id(parameter) for optimizer in _left_alone for parameter in _trained(optimizer)}
+    named = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in apart and not torch.nn.parameter.is_lazy(parameter)
+    }
+    advice = neutral.CHANGED_LATER if model in _broadcast else neutral.NOT_BROADCAST
+    neutral.check_used(world, list(named), _digests(list(named.values())), advice)
+
+
 def _hook(world: World, action: Callable[[World, torch.optim.Optimizer], None]) -> Any:
     def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
@@ -94,21 +112,32 @@ def _after_step(world: World, optimizer: torch.optim.Optimizer) -> None:
 
 def _is_shared(optimizer: torch.optim.Optimizer) -> bool:
     """Say whether all ranks train these weights together, as far as one can know."""
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = {id(parameter) for parameter in _trained(optimizer)}
     return in_sharded_loop() or any(
         id(parameter) in trained for model in _broadcast for parameter in model.parameters()
     )
 
 
 def _look(guard: DriftGuard, optimizer: torch.optim.Optimizer, local: Sequence[torch.Tensor] = ()) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = _trained(optimizer)
     if not parameters:
         return
-    names = _names(parameters)
+    digests = _digests([*parameters, *local])
+    guard.look(_names(parameters), digests[: len(parameters)], digests[len(parameters) :])
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _digests(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return one for each; of all tensors at once, so that the host waits once."""
+    if not tensors:
+        return []
     with torch.no_grad():
-        sums = [sum_of_bits(tensor) for tensor in [*parameters, *local]]
-        digests = torch.stack([each.to(sums[0].device) for each in sums]).tolist()
-    guard.look(names, digests[: len(parameters)], digests[len(parameters) :])
+        sums = [sum_of_bits(tensor) for tensor in tensors]
+        digests: list[int] = torch.stack([each.to(sums[0].device) for each in sums]).tolist()
+    return digests
 
 
 def _names(parameters: list[torch.nn.Parameter]) -> list[str]:

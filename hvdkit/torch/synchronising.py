@@ -10,7 +10,7 @@ from hvdkit.errors import ModelError
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays, broadcast_arrays, check_same
 from hvdkit.job.collective import on_all_ranks
-from hvdkit.torch.drift import note_broadcast
+from hvdkit.torch.drift import check_used, note_broadcast
 from hvdkit.torch.random_state import separate
 from hvdkit.torch.tensors import copy_from_bytes, kind, named_tensors, to_bytes
 
@@ -61,8 +61,9 @@ def synchronise_statistics(model: torch.nn.Module, also: Iterable[str] = ()) -> 
         also: Names of other floating-point buffers to average, as in ``model.named_buffers()``.
 
     Raises:
-        ModelError: There is no such buffer, or it is not of floating point.
+        ModelError: The weights differ between ranks, there is no such buffer, or it is not of floating point.
     """
+    check_used(worlds.current(), model)
     buffers, named = dict(model.named_buffers()), list(also)
     for name in named:
         if name not in buffers or not buffers[name].is_floating_point():

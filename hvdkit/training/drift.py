@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,12 @@ from hvdkit.job.world import World
 
 # updates between two looks
 EVERY = 200
+
+NOT_BROADCAST = "call broadcast(model, optimizer) before the first step"
+CHANGED_LATER = (
+    "something changed them on some ranks only, such as gradients that nobody averaged (call distribute), or weights "
+    "that were drawn or loaded anew (call broadcast after that)"
+)
 
 
 class DriftGuard:
@@ -58,18 +65,41 @@ class DriftGuard:
             return
         first = int(different[0])
         held = self._world.allgather(mine[first : first + 1])
-        others = [str(rank) for rank in range(1, self._world.size) if held[rank] != held[0]]
         when = f"after {self.updates} updates" if self.updates else "before the first update"
-        raise ModelError(
-            f"the weights differ between ranks {when}: {names[first]!r} on rank 0 is not that on "
-            f"rank{'s' * (len(others) > 1)} {', '.join(others)}; {self._advice()} "
-            "(init(guard=False) lets ranks train apart)"
-        )
+        raise _apart(when, names[first], list(held), self._advice())
 
     def _advice(self) -> str:
         if self.updates == 0:
             return "call broadcast(model, optimizer) before the first step, and build the model alike on all ranks"
         return self._forgotten
+
+
+def check_used(world: World, names: Sequence[str], digests: Sequence[int], advice: str) -> None:
+    """Refuse weights that differ between ranks where one rank's are taken for those of all; called by all ranks.
+
+    Args:
+        world: The job.
+        names: Those of the weights.
+        digests: A number for each.
+        advice: What was probably forgotten.
+
+    Raises:
+        ModelError: The weights differ; on every rank, naming the first one and the ranks.
+    """
+    if len(set(world.engine.allgather_object(hash(tuple(digests))))) == 1:
+        return
+    gathered = world.engine.allgather_object((list(names), list(digests)))
+    columns = itertools.zip_longest(gathered[0][0], *(each for _, each in gathered), fillvalue="missing")
+    name, *held = next(column for column in columns if len(set(column[1:])) > 1)
+    raise _apart("when they are used", name, held, advice)
+
+
+def _apart(when: str, name: str, held: Sequence[Any], advice: str) -> ModelError:
+    others = [str(rank) for rank in range(1, len(held)) if held[rank] != held[0]]
+    return ModelError(
+        f"the weights differ between ranks {when}: {name!r} on rank 0 is not that on rank{'s' * (len(others) > 1)} "
+        f"{', '.join(others)}; {advice} (init(guard=False) lets ranks train apart)"
+    )
 
 
 def sum_of_bits(array: NDArray[Any]) -> int:

@@ -10,6 +10,7 @@ from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.files import Saved, read_arrays, write_arrays
+from hvdkit.keras_common.loop_drift import check_used
 from hvdkit.keras_common.optimizers import rate_of, set_rate
 from hvdkit.keras_common.state.variables import broadcast, build, model_variables, optimizer_variables, read, write
 from hvdkit.training.rate_factor import take_rate_factor, with_rate_factor
@@ -102,8 +103,14 @@ def synchronise_statistics(model: Any, also: Iterable[str] = ()) -> None:
         also: Paths of other floating-point variables to average.
 
     Raises:
-        ModelError: There is no such variable, or it is not of floating point.
+        ModelError: The weights differ between ranks, there is no such variable, or it is not of floating point.
     """
+    check_used(worlds.current(), model)
+    average_statistics(model, also)
+
+
+def average_statistics(model: Any, also: Iterable[str] = ()) -> None:
+    """Do what :func:`synchronise_statistics` does, without a look at the weights."""
     variables, named = model_variables(model), set(also)
     floating = {name: value for name, value in variables.items() if "float" in str(value.dtype)}
     missing = named - {_path(name) for name in floating}

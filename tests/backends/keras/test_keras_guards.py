@@ -192,3 +192,59 @@ def test_r35_a_loop_of_ones_own_finds_a_forgotten_step_after_the_first_update(ra
         assert text.startswith("ModelError: the weights differ between ranks after 1 updates: ")
         assert advice in text
         assert steps == 1
+
+
+@pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
+def test_r35_weights_that_drifted_apart_are_neither_saved_nor_evaluated(ranks, tmp_path):
+    def body(folder):
+        from pathlib import Path
+
+        import keras
+        import keras_runs as runs
+        from complaints import complaint
+
+        import hvdkit.keras as hk
+
+        world, data, path = hk.init(), runs.samples(16), f"{folder}/file.npz"
+        model = runs.small_net()
+        model.compile(hk.distribute(keras.optimizers.SGD(0.1), model), runs.cross_entropy())
+
+        def tried():
+            before = Path(path).read_bytes() if Path(path).exists() else b""
+            said = [
+                complaint(hk.save, path, model),
+                complaint(lambda: hk.evaluate(model, data, "accuracy", loss=runs.cross_entropy())),
+                complaint(hk.synchronise_statistics, model),
+            ]
+            world.barrier()
+            after = Path(path).read_bytes() if Path(path).exists() else b""
+            world.barrier()
+            return said, before == after
+
+        kernel = model.trainable_variables[0]
+        kernel.assign(kernel + 0.001 * world.rank)
+        not_broadcast = tried()
+        hk.broadcast(model)
+        hk.save(path, model)
+        fine = [complaint(hk.synchronise_statistics, model)]
+        kernel.assign(kernel + 0.001 * world.rank)
+        moved = tried()
+        hk.init(guard=False)
+        try:
+            fine.append(complaint(hk.save, path, model))
+        finally:
+            hk.init(guard=True)
+        return not_broadcast, moved, fine
+
+    first, second = ranks.run(body, str(tmp_path))
+    assert first == second
+    not_broadcast, moved, fine = first
+    for (said, same_file), advice in (
+        (not_broadcast, "call broadcast(model, opt"),
+        (moved, "something changed them on"),
+    ):
+        assert same_file
+        for text in said:
+            assert text.startswith("ModelError: the weights differ between ranks when they are used: ")
+            assert advice in text
+    assert fine == ["", ""]

@@ -155,3 +155,31 @@ def test_r35_a_script_that_forgets_the_broadcast_ends_with_hvdkits_own_line():
     assert lines, done.stderr
     assert all("call broadcast(model, optimizer) before the first step" in line for line in lines)
     assert "UnknownError" not in done.stderr
+
+
+@pytest.mark.parametrize("ranks", on("tf", engines=("mpi",)), indirect=True)
+def test_r35_weights_that_were_moved_by_hand_are_not_saved(ranks, tmp_path):
+    def body(folder):
+        import keras_runs as runs
+        import tensorflow as tf
+        from complaints import complaint
+
+        import hvdkit.tf as hk
+
+        hk.init()
+        model = runs.small_net()
+        hk.broadcast(model)
+        for x, y in hk.shard(runs.samples(16), 4):
+            with tf.GradientTape() as tape:
+                loss = runs.cross_entropy()(y, model(x))
+            variables = model.trainable_variables
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                variable.assign_sub(0.1 * gradient)
+        return complaint(hk.save, f"{folder}/file.npz", model), complaint(
+            hk.evaluate, model, runs.samples(16), "accuracy"
+        )
+
+    first, second = ranks.run(body, str(tmp_path))
+    assert first == second
+    for text in first:
+        assert text.startswith("ModelError: the weights differ between ranks when they are used: ")

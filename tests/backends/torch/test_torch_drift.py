@@ -129,3 +129,57 @@ def test_r35_ranks_that_train_on_the_same_samples_are_told_so(ranks, sharded):
     assert second == ""
     assert ("all ranks had the same gradients" in first) == (not sharded)
     assert first.count("\n") == (0 if sharded else 1)
+
+
+@pytest.mark.parametrize("way", ["drawn anew", "moved by hand", "not broadcast"])
+@pytest.mark.parametrize("ranks", ENGINES, indirect=True)
+def test_r35_weights_that_drifted_apart_are_neither_saved_nor_evaluated(ranks, way, tmp_path):
+    def body(folder):
+        from pathlib import Path
+
+        import torch
+        from torch_cases import complaint, mlp, rank, samples
+
+        import hvdkit.torch as hk
+
+        world = hk.init()
+        model = mlp(seed=rank() if way == "not broadcast" else 0)
+        data, path = samples(16), f"{folder}/file.pt"
+        if way != "not broadcast":
+            hk.broadcast(model)
+            hk.save(path, model)
+        before = Path(path).read_bytes() if way != "not broadcast" else b""
+        with torch.no_grad():
+            if way == "drawn anew":
+                torch.manual_seed(7 + rank())
+                model[0].reset_parameters()
+            elif way == "moved by hand":
+                for x, y in hk.shard(data, 4):
+                    model.zero_grad()
+                    with torch.enable_grad():
+                        torch.nn.functional.cross_entropy(model(x), y).backward()
+                    for parameter in model.parameters():
+                        parameter -= 0.1 * parameter.grad
+        said = [
+            complaint(hk.save, path, model),
+            complaint(hk.evaluate, model, data, "accuracy", loss="cross_entropy"),
+            complaint(hk.synchronise_statistics, model),
+        ]
+        world.barrier()
+        after = Path(path).read_bytes() if Path(path).exists() else b""
+        world.barrier()
+        hk.init(guard=False)
+        try:
+            unguarded = complaint(hk.save, path, model)
+        finally:
+            hk.init(guard=True)
+        return said, before == after, unguarded
+
+    first, second = ranks.run(body, str(tmp_path))
+    assert first == second
+    said, same_file, unguarded = first
+    for text in said:
+        assert "the weights differ between ranks when they are used: '0.weight' on rank 0 is not that on rank 1" in text
+        assert ("call broadcast(model, optimizer)" in text) == (way == "not broadcast")
+    assert same_file
+    assert unguarded == ""
