@@ -16,6 +16,7 @@ from hvdkit.job import world as worlds
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.job.files import Saved, write_atomically
 from hvdkit.torch.synchronising import broadcast, synchronise_statistics
+from hvdkit.torch.tensors import original
 from hvdkit.training.rate_factor import take_rate_factor, with_rate_factor
 
 
@@ -27,7 +28,7 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
 
     Args:
         path: Where; a temporary file is renamed to it when it is complete.
-        model: Its ``state_dict`` is kept.
+        model: Its ``state_dict`` is kept, under the same names whether it is compiled or not.
         optimizer: Its ``state_dict`` is kept.
         **state: Tensors, numbers, strings, lists and dicts; NumPy's numbers become Python's.
 
@@ -39,7 +40,7 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
     world = worlds.current()
     state = with_rate_factor(world, {name: _plain(value) for name, value in state.items()})
     content = {
-        "model": model.state_dict(),
+        "model": original(model).state_dict(),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
         "state": state,
     }
@@ -124,7 +125,7 @@ def take_saved(
                 if saved.content["optimizer"] is None:
                     raise CheckpointError(f"checkpoint {saved.path} holds no optimizer state")
                 optimizer.load_state_dict(saved.content["optimizer"])
-            model.load_state_dict(saved.content["model"])
+            original(model).load_state_dict(saved.content["model"])
         except (RuntimeError, ValueError, KeyError) as error:
             if isinstance(error, CheckpointError):
                 raise

@@ -18,6 +18,12 @@ def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers()
 
 
+def original(model: torch.nn.Module) -> torch.nn.Module:
+    """Return what was given to ``torch.compile``, whose wrapper puts a prefix before the names of a state dict."""
+    inner: torch.nn.Module = getattr(model, "_orig_mod", model)
+    return inner
+
+
 def kind(tensor: torch.Tensor) -> str:
     """Return dtype and shape as text, for comparison between ranks.
 

@@ -82,6 +82,9 @@ TABLE = (
         WRAPPING,
         "see a wrapper as it is put around a model",
     ),
+    PrivateName(
+        "torch", "compiled:_orig_mod", "hvdkit/torch/tensors.py", "save a compiled model under plain names", "value"
+    ),
     PrivateName("tf", "shuffled:_inputs", TF_ORDERS, "look at what a data set is made of"),
     PrivateName("tf", "shuffled:_seed", TF_ORDERS, "find a shuffle without a seed", "value"),
     PrivateName("tf", "shuffled:_seed2", TF_ORDERS, "find a shuffle without a seed", "value"),

@@ -10,6 +10,12 @@ def make(name: str) -> Any:
     return globals()[name]()
 
 
+def compiled() -> Any:
+    import torch
+
+    return torch.compile(torch.nn.Linear(1, 1))
+
+
 def shuffled() -> Any:
     return _numbers().shuffle(4)
 

@@ -303,3 +303,27 @@ def test_r40_what_is_saved_can_be_restored_or_is_refused_by_name_and_leaves_the_
             assert text.startswith("CheckpointError"), name
             assert f"'{name}' is a " in text
         assert files == 1
+
+
+@pytest.mark.parametrize("ranks", on("torch", engines=("torch",)), indirect=True)
+def test_e06_a_compiled_model_and_a_plain_one_read_each_others_files(ranks, tmp_path):
+    def body(folder):
+        import torch
+        from torch_cases import mlp
+
+        import hvdkit.torch as hk
+
+        hk.init()
+        plain, compiled = mlp(seed=1), torch.compile(mlp(seed=2), backend="eager")
+        names = {}
+        for path, model, other in (("compiled.pt", compiled, plain), ("plain.pt", mlp(seed=3), compiled)):
+            hk.broadcast(model)
+            hk.save(f"{folder}/{path}", model)
+            hk.restore(f"{folder}/{path}", other)
+            names[path] = list(torch.load(f"{folder}/{path}", weights_only=True)["model"])
+            for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+                assert torch.equal(mine, theirs)
+        return names, list(plain.state_dict())
+
+    for names, due in ranks.run(body, str(tmp_path)):
+        assert names == {"compiled.pt": due, "plain.pt": due}
