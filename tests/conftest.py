@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy.testing  # noqa: F401 - it starts a process where it is first imported
 import pytest
 from limits import Calibration
 from ranks import Combination, Pool
