@@ -45,7 +45,7 @@ for epoch in range(2):
     for a, b, target in batches:
         optimizer.zero_grad()
         loss = nn.functional.binary_cross_entropy_with_logits(model(a, b), target)
-        (loss * batches.weight).backward()
+        loss.backward()
         optimizer.step()
         total, count = total + loss.item() * batches.count, count + batches.count
     mean = hk.average(total / count, count)

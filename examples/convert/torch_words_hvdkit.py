@@ -50,7 +50,7 @@ for epoch in range(2):
     for codes, following in batches:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(codes).flatten(0, 1), following.flatten())
-        (loss * batches.weight).backward()
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         total, count = total + loss.item() * batches.count, count + batches.count

@@ -37,7 +37,7 @@ def distribute(
         EngineError: The engine cannot sum what the compression sends.
     """
     distribute_optimizer(
-        optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, count_samples=True
+        optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, weigh=None
     )
     watch_optimizer(optimizer)
     if hasattr(model, "fit"):

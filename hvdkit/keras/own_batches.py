@@ -35,7 +35,7 @@ def refuse_single_use(data: Any) -> None:
         )
 
 
-def own_batches(data: Any, asked: Sharding, world: World) -> Any:
+def own_batches(data: Any, batch_size: int | None, asked: Sharding, world: World) -> Any:
     """Share out the batches of a ``PyDataset``, each to one rank.
 
     Raises:
@@ -58,9 +58,9 @@ def own_batches(data: Any, asked: Sharding, world: World) -> Any:
     batches = OwnBatches(data, plan, world.rank)
     inputs, _ = batches.first()
     found = len(next(leaves(inputs)))
-    if found != asked.batch_size:
+    if batch_size not in (None, found):
         raise RecipeError(
-            f"{type(data).__name__} gives batches of {found} but {asked.batch_size} is asked for; make them equal (it "
+            f"{type(data).__name__} gives batches of {found} but {batch_size} is asked for; make them equal (it "
             "is the batch of one process)"
         )
     if is_keras3():

@@ -12,14 +12,14 @@ from hvdkit.keras.own_batches import own_batches, refuse_single_use
 from hvdkit.keras_common.compat import counts_passes, indexed_dataset, library
 from hvdkit.recipe.evaluation import check_evaluation
 from hvdkit.recipe.trees import samples_of
-from hvdkit.training.batches import Batches, Sharding, refuse_sharded
+from hvdkit.training.batches import Batches, Sharding, given_batch_size, refuse_sharded
 from hvdkit.training.same_data import check_same_arrays
 
 
 @on_all_ranks
 def shard(
     data: Any,
-    batch_size: int,
+    batch_size: int | None = None,
     *,
     shuffle: bool = True,
     seed: int = 0,
@@ -38,7 +38,7 @@ def shard(
             inputs alone, as an array, list or dict; a ``PyDataset`` (``Sequence`` in Keras 2), whose batches are shared
             out; or on TensorFlow a ``tf.data.Dataset`` of single samples, which is sharded before anything else, so
             that its order depends on the number of processes.
-        batch_size: Samples per process and batch.
+        batch_size: Samples per process and batch; the batches of a ``PyDataset`` have their own.
         shuffle: A new order every epoch.
         seed: The same on all ranks.
         uneven: ``exact`` (ranks are weighted by their samples), ``pad`` (samples repeat) or ``drop``.
@@ -60,14 +60,16 @@ def shard(
         DataError: The data are empty, too few for ``drop``, or not the same on all ranks.
         RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
-    asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch, workers, prefetch, pin_memory)
+    own = isinstance(data, indexed_dataset()) and train
+    size = given_batch_size(batch_size, 1 if own else None)
+    asked = Sharding(size, shuffle, seed, uneven, accumulate, steps_per_epoch, workers, prefetch, pin_memory)
     world, whole = worlds.current(), counts_passes() and accumulate > 1
     refuse_sharded(data)
     if not train:
         check_evaluation(uneven, accumulate, steps_per_epoch)
         return evaluation_batches(data, asked)
-    if isinstance(data, indexed_dataset()):
-        return own_batches(data, asked, world)
+    if own:
+        return own_batches(data, batch_size, asked, world)
     refuse_single_use(data)
     check_fit_form(data)
     if library() != "tf":

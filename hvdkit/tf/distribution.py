@@ -11,6 +11,7 @@ from hvdkit.keras_common.gradients.distribution import distribute_optimizer, mar
 from hvdkit.keras_common.gradients.reduction import Reduction, shared_channel
 from hvdkit.keras_common.loop_drift import after, look, watch_optimizer
 from hvdkit.recipe.steps import Distribute
+from hvdkit.tf.loop_weights import weighed
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -44,7 +45,7 @@ def distribute(
             raise RecipeError("a tape cannot accumulate; distribute the optimizer with accumulate instead")
         return _distribute_tape(optimizer, compression, clip_norm)
     distribute_optimizer(
-        optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, count_samples=False
+        optimizer, model, compression=compression, accumulate=accumulate, clip_norm=clip_norm, weigh=weighed
     )
     watch_optimizer(optimizer)
     return optimizer
@@ -72,12 +73,13 @@ def _distribute_tape(tape: tf.GradientTape, compression: str, clip_norm: float |
     reduction = Reduction(shared_channel(), compression, clip_norm)
     gradient = tape.gradient
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def reduced(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         gradients = gradient(target, sources, *args, **kwargs)
         variables = tf.nest.flatten(sources)
         complete = reduction.complete(tf.nest.flatten(gradients), variables)
         with after(look(tf.GradientTape, variables, complete, distributed=True)):
-            averaged = reduction(complete)
+            averaged = reduction(weighed(complete))
         mark_reduced(averaged)
         return tf.nest.pack_sequence_as(sources, averaged)
 

@@ -23,7 +23,14 @@ from hvdkit.keras_common.data.tf_datasets import (
 from hvdkit.recipe.evaluation import EvaluationPlan, check_evaluation
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
 from hvdkit.recipe.trees import samples_of
-from hvdkit.training.batches import LoopBatches, PlannedBatches, Sharding, StreamBatches, refuse_sharded
+from hvdkit.training.batches import (
+    LoopBatches,
+    PlannedBatches,
+    Sharding,
+    StreamBatches,
+    given_batch_size,
+    refuse_sharded,
+)
 from hvdkit.training.evaluation_batches import EvaluationBatches, EvaluationStream
 from hvdkit.training.same_data import SAMPLES, check_same_arrays
 from hvdkit.training.same_stream import evidence_of
@@ -88,7 +95,7 @@ def _samples(block: Any, count: int) -> list[list[Any]]:
 @on_all_ranks
 def shard(
     data: Any,
-    batch_size: int,
+    batch_size: int | None = None,
     *,
     shuffle: bool = True,
     seed: int = 0,
@@ -124,6 +131,7 @@ def shard(
         DataError: The data are empty, too few for ``drop``, or not the same on all ranks.
         RecipeError: The data cannot be sharded as they are, or an option is not available.
     """
+    batch_size = given_batch_size(batch_size)
     asked = Sharding(batch_size, shuffle, seed, uneven, accumulate, steps_per_epoch, workers, prefetch, pin_memory)
     refuse_loader_options(asked)
     refuse_sharded(data)

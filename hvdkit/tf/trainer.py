@@ -21,6 +21,7 @@ from hvdkit.recipe.trees import map_tree
 from hvdkit.training.batches import Batch
 from hvdkit.training.checks import check_outputs
 from hvdkit.training.loop_trainer import LoopTrainer
+from hvdkit.training.loop_weight import LOOP_WEIGHT, weighed_already
 from hvdkit.training.trainer import Setup
 
 
@@ -83,7 +84,9 @@ class TfTrainer(LoopTrainer):
             labels = y if self.batches.targets is None else self.batches.targets
             check_outputs(self.model(map_tree(lambda part: part[:64], x)).numpy(), labels, self.world)
         set_rate(self.optimizer, self.rates.at(self.global_step))
-        outputs, values = self._train_step(x, y, tf.constant(batch.weight, tf.float64))
+        LOOP_WEIGHT.count_pass()
+        with weighed_already():
+            outputs, values = self._train_step(x, y, tf.constant(batch.weight * LOOP_WEIGHT.now, tf.float64))
         for name, value in zip(["loss", *self._measures.means], values, strict=True):
             self._totals.add(name, float(value) * batch.count, batch.count)
         self._objects.update(outputs, y, batch.count)

@@ -16,6 +16,7 @@ from hvdkit.errors import DataError, ModelError, RecipeError
 from hvdkit.job.world import World
 from hvdkit.training.batches import current_batch_counts
 from hvdkit.training.evaluation_batches import in_evaluation_loop
+from hvdkit.training.loop_weight import LOOP_WEIGHT
 
 
 class _Synchronised(nn.modules.batchnorm._BatchNorm):
@@ -93,15 +94,15 @@ def _normalise(layer: _Synchronised, x: torch.Tensor) -> torch.Tensor:
             "a model with synchronised BatchNorm is in training mode in a loop over shard(train=False), where ranks "
             "may have different numbers of batches; call model.eval() first"
         )
-    statistics = _GlobalStatistics(layer._channel, counted=current_batch_counts())
+    statistics = _GlobalStatistics(layer._channel, counted=current_batch_counts(), weight=LOOP_WEIGHT.now)
     return cast(torch.Tensor, _BatchNorm.apply(x, layer.weight, layer.bias, layer, statistics))
 
 
 class _GlobalStatistics:
     """Sums over ranks; a rank that only repeats a sample to keep the others company does not count."""
 
-    def __init__(self, channel: Channel, counted: bool) -> None:
-        self._channel, self._share = channel, float(counted)
+    def __init__(self, channel: Channel, counted: bool, weight: float) -> None:
+        self._channel, self._share, self._weight = channel, float(counted), weight
 
     def mean_and_variance(self, x: torch.Tensor, axes: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return mean, biased variance and number of values per channel over all ranks, in float64.
@@ -122,8 +123,12 @@ class _GlobalStatistics:
         return mean, (squares - mean.square()).clamp(min=0.0), count
 
     def sums(self, *values: torch.Tensor) -> list[torch.Tensor]:
-        """Return sums per channel over all ranks, in float64; they act on this rank's samples if those count."""
-        joined = self._sum(torch.cat(values).double()) * self._share
+        """Return sums per channel of gradients over all ranks, in float64; they act on samples that count.
+
+        Each rank's gradients weigh what its batch does. Its reducer will multiply by that what comes of them.
+        """
+        joined = self._sum(torch.cat(values).double() * self._weight)
+        joined = joined * (self._share / self._weight if self._weight else 0.0)
         return list(joined.split([len(value) for value in values]))
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from hvdkit.torch.array_data import ArrayDataset
 from hvdkit.torch.random_state import one_random_state
 from hvdkit.torch.samplers import DrawnBatches, check_sampler, drawn_order, takes_each_once, takes_plans_order
 from hvdkit.torch.streams import as_it_is, evaluate_stream, is_stream, shard_stream
-from hvdkit.training.batches import LoopBatches, PlannedBatches, Sharding, refuse_sharded
+from hvdkit.training.batches import LoopBatches, PlannedBatches, Sharding, given_batch_size, refuse_sharded
 from hvdkit.training.evaluation_batches import EvaluationBatches
 from hvdkit.training.same_data import check_same_data
 
@@ -62,7 +62,7 @@ class _Indices:
 @on_all_ranks
 def shard(
     data: Any,
-    batch_size: int,
+    batch_size: int | None = None,
     *,
     shuffle: bool = True,
     seed: int = 0,
@@ -82,7 +82,7 @@ def shard(
             (NumPy images NHWC come out NCHW in channels_last strides, tensors as they are); a map-style data set; a
             stream, that is an ``IterableDataset`` or a function that returns an iterator; or a ``DataLoader`` over one
             of the last two, whose settings are kept; the order of its own sampler is drawn by rank 0.
-        batch_size: Samples per process and batch.
+        batch_size: Samples per process and batch; a ``DataLoader`` has its own.
         shuffle: A new order every epoch, from ``seed`` and the epoch alone; streams keep theirs.
         seed: The same on all ranks.
         uneven: ``exact`` (short batches are weighted), ``pad`` (samples repeat) or ``drop``.
@@ -104,6 +104,7 @@ def shard(
     refuse_sharded(data)
     world = worlds.current()
     loader = data if isinstance(data, DataLoader) else None
+    batch_size = given_batch_size(batch_size, None if loader is None else loader.batch_size)
     dataset, options = _source(data) if loader is None else _unloaded(loader, batch_size)
     options |= _loading(options, workers, prefetch, pin_memory)
     if loader is not None:

@@ -30,7 +30,8 @@ class Batch:
         inputs: What the model is given: a tree of arrays or tensors of one length; all of a batch that is no pair.
         targets: What its outputs are held against: a tree of arrays or tensors of the same length, or ``NO_TARGETS``.
         count: How many samples the batch stands for; 0 where a rank has no sample left and repeats one.
-        weight: What the mean loss of the batch counts for: n_local * size * passes / n_global; 1.0 in a full one.
+        weight: What the mean loss of the batch counts for: n_local * size * passes / n_global; 1.0 in a full one, and
+            in a loop of one's own, whose gradients the reducers weigh.
         last: Whether an optimizer update follows.
         epoch: The epoch, from 0.
         number: The place in its epoch, from 0.

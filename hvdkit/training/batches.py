@@ -11,8 +11,10 @@ from typing import Any, Protocol
 from hvdkit.errors import RecipeError
 from hvdkit.job.world import World
 from hvdkit.recipe.plan import MicroBatch, ShardPlan
+from hvdkit.recipe.trees import leaves
 from hvdkit.training.batch import Batch as Batch
 from hvdkit.training.batch import as_pair
+from hvdkit.training.loop_weight import LOOP_WEIGHT
 
 # layers that take statistics over ranks leave out a rank whose batch only repeats a sample
 _counts: ContextVar[bool] = ContextVar("current batch counts", default=True)
@@ -27,6 +29,18 @@ def current_batch_counts() -> bool:
 def in_sharded_loop() -> bool:
     """Say whether a loop over :class:`Batches` is running here."""
     return _in_loop.get()
+
+
+def given_batch_size(batch_size: int | None, own: int | None = None) -> int:
+    """Return the samples per process and batch: as asked for, else those of the data's own batches.
+
+    Raises:
+        RecipeError: Neither is known.
+    """
+    size = own if batch_size is None else batch_size
+    if size is None:
+        raise RecipeError("shard needs batch_size, the samples per process and batch, as in shard((x, y), 32)")
+    return size
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ class LoopBatches(Batches, Protocol):
     """Batches for a loop; re-iterable: the next iteration takes the next epoch.
 
     Attributes:
-        weight: That of the current batch, for custom loops: they multiply their loss by it.
+        weight: That of the current batch; 1.0 in a loop of one's own, whose gradients the reducers weigh.
         count: That of the current batch.
         last: That of the current batch.
     """
@@ -214,19 +228,26 @@ class Current(ABC):
         """Yield the batches of the epoch."""
 
     def __iter__(self) -> Iterator[Any]:
-        return (batch.given for batch in self.counted())
+        """Yield the batches for a loop of one's own, whose gradients the reducers weigh."""
+        with LOOP_WEIGHT.loop(self) as come_to:
+            for batch in self.counted():
+                self.weight = 1.0
+                weight, batch = batch.weight, batch if batch.weight == 1.0 else replace(batch, weight=1.0)
+                come_to(weight, batch if batch.given is batch else next(leaves(batch.given)))
+                yield batch.given
 
     def counted(self) -> Iterator[Batch]:
-        """Yield the batches of the epoch, and note what the current one counts for."""
-        try:
-            for batch in self._batches():
-                self.weight, self.count, self.last = batch.weight, batch.count, batch.last
-                _counts.set(batch.count > 0)
-                _in_loop.set(True)
-                yield batch
-        finally:
-            _counts.set(True)
-            _in_loop.set(False)
+        """Yield the batches for a loop that weighs its losses, and note what the current one counts for."""
+        with LOOP_WEIGHT.loop_that_weighs():
+            try:
+                for batch in self._batches():
+                    self.weight, self.count, self.last = batch.weight, batch.count, batch.last
+                    _counts.set(batch.count > 0)
+                    _in_loop.set(True)
+                    yield batch
+            finally:
+                _counts.set(True)
+                _in_loop.set(False)
 
 
 class PlannedBatches(Current, Planned):

@@ -48,22 +48,18 @@ def test_trap_uneven_shards_count_by_their_samples(ranks):
         x = np.random.default_rng(3).normal(size=(5, 3))
         batches, errors = hk.shard((x, x), 3, shuffle=False), []
 
-        def update(weights, part, weight, tape_of):
+        def update(weights, part, tape_of):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((part @ weights - 1.0) ** 2)
-                weighted = loss * weight
-            (gradient,) = tape_of(tape).gradient(weighted, [weights])
+            (gradient,) = tape_of(tape).gradient(loss, [weights])
             weights.assign_sub(0.1 * gradient)
             return loss
 
         for _ in range(10):
-            ((mine, _),) = batches
-            if stock:
-                mean = float(hvd.allreduce(update(shared, mine, 1.0, hvd.DistributedGradientTape)))
-            else:
-                loss = update(shared, mine, batches.weight, hk.DistributedGradientTape)
-                mean = hk.average(loss, count=batches.count)
-            whole = float(update(alone, x, 1.0, lambda tape: tape))
+            for mine, _ in batches:
+                loss = update(shared, mine, hvd.DistributedGradientTape if stock else hk.DistributedGradientTape)
+                mean = float(hvd.allreduce(loss)) if stock else hk.average(loss, count=batches.count)
+            whole = float(update(alone, x, lambda tape: tape))
             errors.append(abs(mean - whole) / whole)
         far = np.linalg.norm(shared - alone) / np.linalg.norm(alone - 1.0)
         return float(far), errors[0]

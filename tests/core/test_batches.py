@@ -8,6 +8,7 @@ import pytest
 from hvdkit.recipe.plan import ShardPlan
 from hvdkit.training.batch import NO_TARGETS
 from hvdkit.training.batches import Batch, PlannedBatches, StreamBatches, current_batch_counts
+from hvdkit.training.loop_weight import LOOP_WEIGHT
 
 
 class Numbers:
@@ -70,7 +71,7 @@ def test_an_epoch_can_be_taken_again():
 def test_the_weighted_mean_over_ranks_is_the_mean_over_samples():
     ranks = [planned(samples=7, rank=rank, accumulate=2) for rank in range(2)]
     total, step = [], []
-    for pair in zip(*ranks, strict=True):
+    for pair in zip(*(batches.counted() for batches in ranks), strict=True):
         step += [(batch.weight * batch.inputs.mean() / 4, batch.inputs[: batch.count]) for batch in pair]
         if pair[0].last:
             passes = len(step) // 2
@@ -85,11 +86,14 @@ def test_a_loop_reads_what_the_current_batch_counts_for():
     batches = planned(samples=5, rank=1)
     seen = []
     for batch in batches:
-        assert (batches.weight, batches.count, batches.last) == (batch.weight, batch.count, batch.last)
+        assert (batches.count, batches.last) == (batch.count, batch.last)
+        assert batches.weight == batch.weight == 1.0
+        assert LOOP_WEIGHT.now == {2: 1.0, 0: 0.0}[batch.count]
         assert current_batch_counts() is (batch.count > 0)
         seen.append(batch.count)
     assert seen == [2, 0]
     assert current_batch_counts() is True
+    assert LOOP_WEIGHT.now == 1.0
 
 
 def test_the_next_epoch_comes_only_after_a_whole_one():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from hvdkit.errors import ModelError, RecipeError
@@ -30,18 +31,23 @@ _REDUCED = "_hvdkit_reduced"
 
 
 def distribute_optimizer(
-    optimizer: Any, model: Any, *, compression: str, accumulate: int, clip_norm: float | None, count_samples: bool
+    optimizer: Any,
+    model: Any,
+    *,
+    compression: str,
+    accumulate: int,
+    clip_norm: float | None,
+    weigh: Callable[[list[Any]], list[Any]] | None,
 ) -> Any:
     """Reduce the gradients of a Keras optimizer once per update; the same object comes back.
 
     Args:
         optimizer: Of the Keras that the model belongs to.
-        model: If given and ``count_samples``, its loss notes how many samples a batch has, so that short batches
-            weigh less.
+        model: If given for ``fit``, its loss notes how many samples a batch has, so that short batches weigh less.
         compression: ``none`` or ``fp16``.
         accumulate: Passes per update.
         clip_norm: Global norm to which the reduced gradient is clipped.
-        count_samples: Weight ranks by their samples; otherwise the loop weights its loss itself.
+        weigh: Weighs the gradients of each pass in a loop of one's own; None for ``fit``.
 
     Raises:
         RecipeError: It is distributed already, or an argument is wrong.
@@ -59,9 +65,11 @@ def distribute_optimizer(
     channel = shared_channel()
     reduction = Reduction(channel, compression, clip_norm)
     reduction.joins_rows = sums_rows(inner)
+    if weigh is not None and (channel.size > 1 or accumulate > 1):
+        reduction.weigh = weigh
     if library() == "torch" and channel.size > 1:
         _reduce_alone(optimizer, model)
-    if channel.size > 1 and count_samples and model is None:
+    if channel.size > 1 and weigh is None and model is None:
         _check_wrapping_to_come(optimizer)
     _watch_apply(optimizer, reduction)
     if accumulate > 1:
@@ -71,7 +79,7 @@ def distribute_optimizer(
     object.__setattr__(inner, _MARK, reduction)
     if hasattr(model, "compile") and channel.size > 1:
         _watch_compile(model)
-    if model is not None and count_samples and channel.size > 1:
+    if model is not None and weigh is None and channel.size > 1:
         if accumulate == 1:
             note_samples(model, reduction)
         else:
@@ -101,7 +109,7 @@ def _watch_apply(optimizer: Any, reduction: Reduction) -> None:
         refuse_reduced(gradients)
         if reduction.early and not early:
             return gradients  # averaged already
-        complete = reduction.complete(gradients, variables)
+        complete = reduction.weigh(reduction.complete(gradients, variables))
         return reduction.average(complete) if early else complete
 
     before_apply(optimizer, change)

@@ -25,6 +25,7 @@ class Reduction:
     Attributes:
         count: What the loss of the pass under way is a mean over, noted by the loss; None if nobody noted it.
         usual_count: What counts then: the same on every rank, or the samples of the batch.
+        weigh: Multiplies the gradients of each pass by what its batch counts for, where nothing else does.
         joins_rows: Rows of the same index in sparse gradients may be added up.
         early: Gradients come averaged already, from the outermost optimizer.
 
@@ -41,6 +42,7 @@ class Reduction:
         self._math = gradient_math()
         self.count: Any = None
         self.usual_count: Any = 1.0
+        self.weigh: Callable[[list[Any]], list[Any]] = list
         self.joins_rows = True
         self.early = False
 
@@ -95,7 +97,8 @@ class Reduction:
         for i, mean in zip(dense, means, strict=True):
             result[i] = mean
         for i, number in zip(sparse, all_rows or [None] * len(sparse), strict=True):
-            weight = math.scalar(count, total.dtype) / total
+            # float64 gradients, all of them sparse, would lose digits by a share in float32
+            weight = math.scalar(count, "float64") / math.scalar(total, "float64")
             result[i] = math.reduce_sparse(self._channel, result[i], weight, number)
         return result
 

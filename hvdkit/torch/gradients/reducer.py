@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from hvdkit.torch.gradients.buckets import Bucket, lay_out
 from hvdkit.torch.gradients.passes import Pass
 from hvdkit.torch.gradients.reductions import Reduction
 from hvdkit.torch.tensors import sum_of_bits
+from hvdkit.training.loop_weight import LOOP_WEIGHT
 
 
 class Reducer:
@@ -49,6 +51,18 @@ class Reducer:
         self._pass: Pass | None = None
         self._reduced = False
         self._local_only = False
+        self._weighing: list[Any] = []
+        LOOP_WEIGHT.follow(self)
+
+    def weigh(self, weight: float) -> None:
+        """Multiply what backward brings by this from now on."""
+        while self._weighing:
+            self._weighing.pop().remove()
+        if weight == 1.0 or not self._reduction.weighs:
+            return
+        for parameter in [*self._dense, *self._sparse.values()]:
+            if parameter.requires_grad:
+                self._weighing.append(parameter.register_hook(functools.partial(_times, weight)))
 
     def add(self, named: Mapping[str, torch.nn.Parameter], sparse: set[int]) -> None:
         """Reduce these parameters too, from the next backward pass on; ``sparse`` are ids of those with rows."""
@@ -144,6 +158,7 @@ class Reducer:
                 "a second backward() before step() would add up sums that are added up already; with reduction='sum', "
                 "add the losses and call backward() once for each step()"
             )
+        LOOP_WEIGHT.count_pass()
         self._pass = Pass(self._end)
         self._passes = 1 if self._reduced else self._passes + 1
         self._reduced = False
@@ -249,3 +264,8 @@ class Reducer:
             return
         joined = torch.sparse_coo_tensor(all_indices[None], all_values, parameter.shape, check_invariants=False)
         parameter.grad = joined.coalesce()
+
+
+def _times(weight: float, gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient times a number; 0 times NaN is 0, since a repeated sample counts nothing."""
+    return gradient * weight if weight else torch.zeros_like(gradient)

@@ -20,9 +20,10 @@ class Reduction(ABC):
 
     Attributes:
         repeatable: Whether what is reduced already stays as it is when it is reduced again.
+        weighs: Whether a short batch counts for less than a full one.
     """
 
-    repeatable = True
+    repeatable = weighs = True
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -59,7 +60,7 @@ class Mean(Reduction):
 class Sum(Reduction):
     """The sum over all ranks, for losses that are sums; a rank that has no sample left adds nothing."""
 
-    repeatable = False
+    repeatable = weighs = False
 
     def start(self, flat: torch.Tensor, lengths: list[int]) -> Any:
         """Start the sum."""

@@ -152,6 +152,8 @@ def test_own_batches_come_once_over_all_ranks_and_equal_one_process(ranks):
         wrong = {"order": Own(np.random.default_rng(rank).permutation(20)), "size": Own()}
         sizes = {"order": BATCH, "size": 2}
         texts = {name: complaint(hk.shard, data, sizes[name]) for name, data in wrong.items()}
+        texts["missing"] = complaint(lambda: hk.shard((x, y)))
+        assert len(hk.shard(Own())) == len(hk.shard(Own(), BATCH))
         return distance, second, texts, len(hk.shard(Own(), BATCH, uneven="drop")), to_lists(x)
 
     results = ranks.run(body)
@@ -161,6 +163,7 @@ def test_own_batches_come_once_over_all_ranks_and_equal_one_process(ranks):
         assert distance < 1e-5
         assert dropped == 2
         assert texts["order"].startswith("DataError: data: sample 0 on rank 1 is not that of rank 0")
+        assert texts["missing"].startswith("RecipeError: shard needs batch_size, the samples per process and batch")
         assert texts["size"] == (
             "RecipeError: Own gives batches of 4 but 2 is asked for; make them equal (it is the batch of one process)"
         )

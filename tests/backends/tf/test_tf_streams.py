@@ -82,7 +82,8 @@ def test_r32_data_of_unknown_length_come_whole(ranks, uneven):
             data = tf.data.Dataset.range(2 * count).filter(lambda n: n % 2 == 0).map(lambda n: {"n": n // 2})
             batches = hk.shard(data, 4, uneven=uneven)
             found[count] = [
-                [(batch["n"].numpy().tolist(), batches.count, batches.weight) for batch in batches] for _ in range(2)
+                [(each.inputs["n"].numpy().tolist(), each.count, each.weight) for each in batches.counted()]
+                for _ in range(2)
             ]
         return found
 

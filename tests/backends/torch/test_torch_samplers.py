@@ -159,3 +159,25 @@ def test_r31_what_cannot_be_shared_out_is_refused_on_all_ranks(ranks, kind):
         "says more than it gives": "Wrong says that it has 5 samples but gives 3",
     }
     assert expected[kind] in texts[0]
+
+
+@pytest.mark.parametrize("ranks", ENGINES, indirect=True)
+def test_r31_a_loader_brings_its_own_batch_size(ranks):
+    def body():
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        from torch_cases import complaint
+
+        import hvdkit.torch as hk
+
+        loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2)
+        lengths = [
+            [len(batch[0]) for batch in hk.shard(loader)],
+            [len(batch[0]) for batch in hk.shard(loader, train=False)],
+        ]
+        return lengths, complaint(hk.shard, torch.arange(8)), complaint(hk.shard, loader, 4)
+
+    for lengths, missing, other in ranks.run(body):
+        assert lengths == [[2, 2], [2, 2]]
+        assert "shard needs batch_size, the samples per process and batch" in missing
+        assert "the DataLoader has batch_size 2 but 4 is asked for" in other

@@ -39,7 +39,8 @@ def taken(data, batch=4, epochs=2, **options):
 
     batches = hk.shard(data, batch, **options)
     return [
-        [(entry["n"].tolist(), batches.count, batches.weight, batches.last) for entry in batches] for _ in range(epochs)
+        [(each.inputs["n"].tolist(), each.count, each.weight, each.last) for each in batches.counted()]
+        for _ in range(epochs)
     ]
 
 

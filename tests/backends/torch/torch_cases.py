@@ -78,7 +78,7 @@ def distributed(model: Any, optimizer: Any, data: Any, batch: int, epochs: int, 
     batches = hk.shard(data, batch, seed=1, uneven=uneven, accumulate=settings.get("accumulate", 1))
     for epoch in range(epochs):
         for x, y in batches:
-            (cross_entropy(model(x), y) * batches.weight).backward()
+            cross_entropy(model(x), y).backward()
             if batches.last:
                 optimizer.step()
                 optimizer.zero_grad()
