@@ -35,10 +35,16 @@ def model_variables(model: Any) -> dict[str, Any]:
 def shared_weights(model: Any) -> list[Any]:
     """Return the weights that are the same on all ranks throughout: trained ones, and those of frozen layers.
 
-    Statistics, counters and states of its own kind may be each rank's own for a while.
+    Statistics, counters and states of its own kind may be each rank's own for a while. A plain list of variables does
+    as a model too.
     """
-    frozen = [weight for weight in model.non_trainable_variables if name_of(weight).split(":")[0].endswith(_TRAINED)]
-    return [*model.trainable_variables, *frozen]
+    if isinstance(model, (list, tuple)):
+        return [variable for variable in model if variable.trainable or _is_weight(variable)]
+    return [*model.trainable_variables, *filter(_is_weight, model.non_trainable_variables)]
+
+
+def _is_weight(variable: Any) -> bool:
+    return name_of(variable).split(":")[0].endswith(_TRAINED)
 
 
 _TRAINED = ("kernel", "bias", "gamma", "beta", "embeddings")

@@ -175,9 +175,11 @@ def test_r35_weights_that_were_moved_by_hand_are_not_saved(ranks, tmp_path):
             variables = model.trainable_variables
             for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
                 variable.assign_sub(0.1 * gradient)
-        return complaint(hk.save, f"{folder}/file.npz", model), complaint(
-            hk.evaluate, model, runs.samples(16), "accuracy"
-        )
+        return [
+            complaint(hk.save, f"{folder}/file.npz", model),
+            complaint(hk.save, f"{folder}/file.npz", model.trainable_variables),
+            complaint(hk.evaluate, model, runs.samples(16), "accuracy"),
+        ]
 
     first, second = ranks.run(body, str(tmp_path))
     assert first == second
