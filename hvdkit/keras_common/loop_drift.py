@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import ref
@@ -73,10 +72,7 @@ class _Watch:
         """Do the same in a graph; return what the update must wait for."""
         tf: Any = _tensorflow()
         if self._counted is None:
-            # in a thread of its own: a variable that is made while a tf.function is traced lets it be traced once more
-            with ThreadPoolExecutor(1) as thread:
-                made = thread.submit(tf.Variable, self._calls, trainable=False, dtype=tf.int64)
-            self._counted = made.result()
+            self._counted = gradient_math().untrained_variable(self._calls, tf.int64)
         done = self._counted.assign_add(1) - 1
         due = tf.equal(done % (drift.EVERY * self._passes), 0) & (done > 0) | tf.equal(done, self._passes)
         updates = tf.cast(done // self._passes, tf.float64)

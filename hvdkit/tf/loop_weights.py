@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
 
-from hvdkit.keras_common.gradients.tf_gradients import weigh
+from hvdkit.keras_common.gradients.tf_gradients import untrained_variable, weigh
 from hvdkit.training.loop_weight import LOOP_WEIGHT, is_weighed_already
 
 
@@ -15,10 +14,8 @@ class _Variables:
     """The weight of the current batch and the number of backward passes, where graphs find them."""
 
     def __init__(self) -> None:
-        # in a thread of its own: a variable that is made while a tf.function is traced lets it be traced once more
-        with ThreadPoolExecutor(1) as thread:
-            self._weight = thread.submit(tf.Variable, 1.0, trainable=False, dtype=tf.float64).result()
-            self._passes = thread.submit(tf.Variable, 0, trainable=False, dtype=tf.int64).result()
+        self._weight = untrained_variable(1.0, tf.float64)
+        self._passes = untrained_variable(0, tf.int64)
 
     def passes(self) -> int:
         """Return how often gradients were weighed."""

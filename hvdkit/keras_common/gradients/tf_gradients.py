@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +34,13 @@ def runs_at_once() -> bool:
 def at_once() -> Any:
     """Return a context in which operations run as they are called, also while a function is traced."""
     return tf.init_scope()
+
+
+def untrained_variable(value: Any, dtype: Any) -> Any:
+    """Return a new variable, also while a ``tf.function`` is traced, which is not traced once more for it."""
+    # what traces sees the variables that its own thread makes
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(tf.Variable, value, trainable=False, dtype=dtype).result()
 
 
 def place_in_trace() -> tuple[Any, Any, Any]:
