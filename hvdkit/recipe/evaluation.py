@@ -53,10 +53,9 @@ def check_evaluation(uneven: str, accumulate: int, steps_per_epoch: int | None) 
     Raises:
         RecipeError: Samples would be left out or repeated, or passes counted.
     """
-    asked = {"uneven": uneven != "exact", "accumulate": accumulate != 1, "steps_per_epoch": steps_per_epoch is not None}
-    for name, given in asked.items():
-        if given:
-            found = {"uneven": uneven, "accumulate": accumulate, "steps_per_epoch": steps_per_epoch}[name]
+    asked = {"uneven": (uneven, "exact"), "accumulate": (accumulate, 1), "steps_per_epoch": (steps_per_epoch, None)}
+    for name, (found, usual) in asked.items():
+        if found != usual:
             raise RecipeError(
                 f"shard(train=False) brings every sample once, but has {name}={found!r}"
                 f"{' (a DataLoader with drop_last=True has it too)' if found == 'drop' else ''}; leave it out"

@@ -70,7 +70,7 @@ class DriftGuard:
 
     def _advice(self) -> str:
         if self.updates == 0:
-            return "call broadcast(model, optimizer) before the first step, and build the model alike on all ranks"
+            return f"{NOT_BROADCAST}, and build the model alike on all ranks"
         return self._forgotten
 
 

@@ -171,7 +171,7 @@ def metrics_and_loss(metrics: Any, loss: Any) -> tuple[list[Any], Any]:
         RecipeError: There is nothing to measure, or no loss for ``"loss"``.
     """
     entries = list(metrics) if isinstance(metrics, (list, tuple)) else [] if metrics is None else [metrics]
-    named = [entry for entry in entries if isinstance(entry, str) and entry == "loss"]
-    if loss is None and (named or not entries):
+    others = [entry for entry in entries if not (isinstance(entry, str) and entry == "loss")]
+    if loss is None and (len(others) < len(entries) or not entries):
         raise RecipeError("evaluate needs to know what to measure; give metrics=..., loss=... or both")
-    return [entry for entry in entries if not (isinstance(entry, str) and entry == "loss")], loss
+    return others, loss
