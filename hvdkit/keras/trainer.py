@@ -14,7 +14,7 @@ from hvdkit.keras.fit_batches import FitBatches
 from hvdkit.keras.fit_checks import unwatched_fit
 from hvdkit.keras.fit_guard import GuardedCallback
 from hvdkit.keras.own_batches import check_own_step
-from hvdkit.keras_common.compat import keras, library, schedule_of, to_numpy
+from hvdkit.keras_common.compat import as_tensor, keras, library, schedule_of, to_numpy
 from hvdkit.keras_common.gradients.sample_counts import show_unweighted
 from hvdkit.keras_common.measures import accuracy_metric, compiled_names, loss_kind
 from hvdkit.keras_common.models import build_loss
@@ -136,7 +136,9 @@ class KerasTrainer(Trainer):
     def _train_on(self, batch: Batch) -> dict[str, float]:
         self.set_rate()
         self.model.reset_metrics()
-        logs = self.model.train_on_batch(batch.inputs, batch.targets, return_dict=True)
+        # as fit's are: on torch, Keras gives metrics the targets as they come
+        inputs, targets = (map_tree(as_tensor, side) for side in batch)
+        logs = self.model.train_on_batch(inputs, targets, return_dict=True)
         return {name: float(value) for name, value in logs.items()}
 
     def set_rate(self) -> None:

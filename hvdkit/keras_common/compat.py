@@ -198,6 +198,7 @@ def around_update(
             if trainable_variables is None:
                 return apply(grads)
             gradients, variables = list(grads), list(trainable_variables)
+            _give_shapes(gradients, variables)
             with before(gradients, variables):
                 return apply(gradients, variables)
 
@@ -207,13 +208,18 @@ def around_update(
 
     def applied_pairs(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
-        for gradient, variable in pairs:
-            if hasattr(gradient, "set_shape"):  # from batches of a Sequence, whose shape TensorFlow does not know
-                gradient.set_shape(variable.shape)
+        _give_shapes(*zip(*pairs, strict=True))
         with before([gradient for gradient, _ in pairs], [variable for _, variable in pairs]):
             return apply_gradients(pairs, *args, **kwargs)
 
     optimizer.apply_gradients = applied_pairs
+
+
+def _give_shapes(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Let TensorFlow know the shapes of gradients: of layers on sequences, and of batches of a Sequence, it may not."""
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if hasattr(gradient, "set_shape"):
+            gradient.set_shape(variable.shape)
 
 
 def before_clipping(optimizer: Any, change: Callable[[list[Any]], list[Any]]) -> None:
