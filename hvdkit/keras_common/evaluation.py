@@ -31,11 +31,15 @@ def evaluate_on(model: Any, batches: Any, metrics: Any, loss: Any, world: World,
     return measured_over(model, batches, measures, world)
 
 
-def measured_over(model: Any, batches: Any, measures: Measures, world: World | None) -> dict[str, float]:
-    """Return loss and metrics over batches, over all ranks; None for this rank's own."""
+def measured_over(
+    model: Any, batches: Any, measures: Measures, world: World | None, tell: Callable[[Any], None] | None = None
+) -> dict[str, float]:
+    """Return loss and metrics over batches, over all ranks, None for this rank's own; ``tell`` is told each batch."""
     forward, sums = _forward(model), Sums()
     with _without_training(model), measures.objects.apart():
         for batch in evaluation_pairs(batches):
+            if tell is not None:
+                tell(batch)
             inputs, targets = (map_tree(as_tensor, side) for side in batch)
             outputs, penalty = forward(inputs)
             measures.add(sums, outputs, targets, batch.count, float(to_numpy(penalty)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -77,12 +79,22 @@ class TfTrainer(LoopTrainer):
     def _sums(self) -> Sums:
         return self._totals
 
-    def _pass(self, batch: Batch) -> None:
-        x, y = (map_tree(tf.convert_to_tensor, side) for side in batch)
+    def _due(self) -> Iterator[Batch]:
+        """Yield the batches of an epoch; the check draws random numbers, so observers see a batch after it."""
+        for batch in super()._due():
+            self._check_outputs(*batch)
+            yield batch
+
+    def _check_outputs(self, x: Any, y: Any) -> None:
         if self._unchecked:
             self._unchecked = False
             labels = y if self.batches.targets is None else self.batches.targets
-            check_outputs(self.model(map_tree(lambda part: part[:64], x)).numpy(), labels, self.world)
+            outputs = self.model(map_tree(lambda part: tf.convert_to_tensor(part)[:64], x))
+            check_outputs(outputs.numpy(), labels, self.world)
+
+    def _pass(self, batch: Batch) -> None:
+        x, y = (map_tree(tf.convert_to_tensor, side) for side in batch)
+        self._check_outputs(x, y)
         set_rate(self.optimizer, self.rates.at(self.global_step))
         LOOP_WEIGHT.count_pass()
         with weighed_already():
@@ -95,7 +107,8 @@ class TfTrainer(LoopTrainer):
         batches = self._evaluation_batches(data)
         synchronise_statistics(self.model)
         world = self.world if self.recipe.average is not None else None
-        return measured_over(self.model, batches, self._measures, world)
+        tell = functools.partial(self._announce, "on_evaluation_batch")
+        return measured_over(self.model, batches, self._measures, world, tell)
 
     def predict(self, inputs: Any) -> Any:
         """Return the model's outputs for images NHWC or other arrays, as NumPy arrays."""

@@ -129,7 +129,7 @@ class TorchTrainer(LoopTrainer):
         synchronise_statistics(self.model)
         world = self.world if self.recipe.average is not None else None
         with evaluating(self.model), self._precision.autocast():
-            results: dict[str, float] = self._measures.over(self.model, batches, self._on_device, world)
+            results: dict[str, float] = self._measures.over(self.model, batches, self._to_evaluate, world)
         return results
 
     def predict(self, inputs: Any) -> Any:
@@ -166,6 +166,10 @@ class TorchTrainer(LoopTrainer):
         if self._scheduling is not None:
             self._scheduling.follow(self.rates)
             self._scheduling.take_state(state)
+
+    def _to_evaluate(self, batch: Batch) -> list[Any]:
+        self._announce("on_evaluation_batch", batch)
+        return self._on_device(batch)
 
     def _on_device(self, batch: Batch) -> list[Any]:
         def move(part: Any) -> torch.Tensor:

@@ -16,7 +16,10 @@ Record = dict[str, Any]
 
 
 class Observer:
-    """Base of all observers; every rank calls every method, so a method may use collectives."""
+    """Base of all observers; every rank calls every method, so a method may use collectives.
+
+    But for :meth:`on_evaluation_batch`: ranks may evaluate different numbers of batches.
+    """
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Called once, before the first epoch."""
@@ -29,6 +32,9 @@ class Observer:
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Called after each optimizer update; ``trainer.global_step`` counts them."""
+
+    def on_evaluation_batch(self, trainer: Trainer, batch: Batch) -> None:
+        """Called for each batch of this rank that is evaluated (torch and tf)."""
 
     def on_epoch_end(self, trainer: Trainer, record: Record) -> None:
         """Called after each epoch and its validation, with the averaged metrics."""
