@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # blocks of two convolutions in each stage; the stages have 64, 128, 256 and 512 channels
 _RESNET34_BLOCKS = (3, 4, 6, 3)
-_PARTS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
+_PARTS = ("kernel", "bias", "embeddings", "gamma", "beta", "moving_mean", "moving_variance")
 
 
 def build_model(source: Any, seed: int, data: Data | None = None) -> Any:
@@ -116,7 +116,7 @@ def named_arrays(model: Any) -> Arrays:
     """Return weights and statistics as named arrays in the layout of ``training.initialisers``, the same in torch.
 
     Raises:
-        ModelError: The model has weights beside those of Conv2D, Dense and BatchNormalization.
+        ModelError: The model has weights beside those of convolutions, dense layers, embeddings and normalisation.
     """
     return {name: np.array(to_numpy(variable)) for name, variable in _variables(model)}
 

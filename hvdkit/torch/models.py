@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 _DENSE = {"kernel": "weight", "bias": "bias"}
 _NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
 _PARTS: dict[Callable[..., nn.Module], dict[str, str]] = {
+    nn.Conv1d: _DENSE,
     nn.Conv2d: _DENSE,
     nn.Linear: _DENSE,
+    nn.BatchNorm1d: _NORM,
     nn.BatchNorm2d: _NORM,
+    nn.LayerNorm: {"gamma": "weight", "beta": "bias"},
+    nn.GroupNorm: {"gamma": "weight", "beta": "bias"},
+    nn.Embedding: {"embeddings": "weight"},
 }
 
 
@@ -94,10 +99,11 @@ def named_arrays(model: nn.Module) -> Arrays:
     """Return weights and statistics as named arrays in the layout of ``training.initialisers``, the same in Keras.
 
     Raises:
-        ModelError: The model has parameters beside those of Conv2d, Linear and BatchNorm2d.
+        ModelError: The model has parameters beside those of convolutions, dense layers, embeddings and normalisation.
     """
     return {
-        name: np.array(_neutral_layout(tensor.detach().cpu().numpy()), order="C") for name, tensor in _tensors(model)
+        name: np.array(_neutral_layout(name, tensor.detach().cpu().numpy()), order="C")
+        for name, tensor in _tensors(model)
     }
 
 
@@ -111,7 +117,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     check_names(arrays, tensors)
     with torch.no_grad():
         for name, tensor in tensors.items():
-            value = _torch_layout(np.asarray(arrays[name]))
+            value = _torch_layout(name, np.asarray(arrays[name]))
             if value.shape != tuple(tensor.shape):
                 raise ModelError(f"array {name!r} has shape {arrays[name].shape}, which does not fit the model")
             tensor.copy_(torch.from_numpy(np.ascontiguousarray(value)))
@@ -132,13 +138,10 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: value.shape for name, value in named_arrays(model).items()}
 
 
-def _neutral_layout(value: NDArray[Any]) -> NDArray[Any]:
-    if value.ndim == 4:
-        return value.transpose(2, 3, 1, 0)
-    return value.T if value.ndim == 2 else value
+def _neutral_layout(name: str, value: NDArray[Any]) -> NDArray[Any]:
+    """Put the output last, before it the input, and first the window of a convolution."""
+    return np.moveaxis(value, (1, 0), (-2, -1)) if name.endswith("/kernel") else value
 
 
-def _torch_layout(value: NDArray[Any]) -> NDArray[Any]:
-    if value.ndim == 4:
-        return value.transpose(3, 2, 0, 1)
-    return value.T if value.ndim == 2 else value
+def _torch_layout(name: str, value: NDArray[Any]) -> NDArray[Any]:
+    return np.moveaxis(value, (-2, -1), (1, 0)) if name.endswith("/kernel") else value

@@ -21,6 +21,9 @@ pytestmark = [
 ]
 
 
+ACROSS_FILE = str(Path(__file__).with_name("across_recipes.py"))
+
+
 def compare(recipe: str, frameworks: str, *flags: str):
     command = [sys.executable, "-m", "hvdkit", "verify", recipe, "--across", frameworks, "--json", *flags]
     finished = subprocess.run(
@@ -35,12 +38,33 @@ def sizes(report):
 
 @pytest.mark.skipif(len(HERE) < 2, reason="needs torch and TensorFlow")
 def test_a_net_trains_alike_in_two_frameworks():
-    report, finished = compare(f"{MUTANTS_FILE}:recipe", "torch,tf")
+    report, finished = compare(f"{ACROSS_FILE}:alike", "torch,tf")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert report["passed"]
     assert sizes(report)["start"] == sizes(report)["samples"] == 0.0
     assert sizes(report)["loss"] < 1e-5
     assert sizes(report)["weights"] < 1e-5
+
+
+@pytest.mark.skipif(len(HERE) < 2, reason="needs torch and TensorFlow")
+def test_defaults_that_differ_are_named_with_their_arguments():
+    report, finished = compare(f"{ACROSS_FILE}:defaults", "torch,tf", "--steps", "4")
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    assert report["fault"]["step"] == "arguments"
+    found = {check["step"]: check["found"] for check in report["checks"]}
+    for words in (
+        "AdamW: weight_decay=0.004 in tf, weight_decay=0.01 in torch",
+        "AdamW: epsilon=1e-07 in tf, eps=1e-08 in torch",
+        "padding=same in tf, padding=[1, 1] in torch",
+        "epsilon=0.001 in tf, eps=1e-05 in torch",
+        "momentum=0.99 in tf, momentum=0.1 in torch",
+        "negative_slope=0.3 in tf, negative_slope=0.01 in torch",
+        "approximate=False in tf, approximate=tanh in torch",
+        "rate=0.2 in tf, p=0.5 in torch",
+    ):
+        assert words in found["arguments"]
+    assert "LayerNorm 'layer_normalization': epsilon=0.001 in tf, eps=1e-05 in torch" in found["arguments"]
+    assert "conv2d/bias is 0 in tf, 0/bias is drawn" in found["initialisers"]
 
 
 @pytest.mark.slow

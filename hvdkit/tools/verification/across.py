@@ -11,6 +11,7 @@ from typing import Any
 from hvdkit.errors import LaunchError, RecipeError
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.tools.launch.function import run
+from hvdkit.tools.verification.arguments import Part, differently_drawn, differing, not_paired
 from hvdkit.tools.verification.distances import distance, first_apart
 from hvdkit.tools.verification.jobs import Job
 from hvdkit.tools.verification.layout import check_dtype
@@ -24,6 +25,7 @@ Difference = tuple[float, str]
 """The size of a difference, and what differs in words."""
 
 _RATE_LIMIT = 1e-6
+_SHOWN = 10
 # of losses and weights; Adam takes steps of full size from gradients near zero, where frameworks round in other ways
 _LIMITS, _NORMALISED_LIMITS, _ADAM_LIMITS = (1e-4, 1e-4), (1e-3, 1e-3), (5e-3, 3e-2)
 
@@ -38,7 +40,7 @@ class Comparison(Report):
 
     def success(self) -> str:
         """Return the verdict if everything holds."""
-        return f"verified: {self.framework} train alike"
+        return f"{self.framework} train alike"
 
 
 def compare(
@@ -112,6 +114,8 @@ def _judge(logs: dict[str, Log], turned: Log) -> list[Check]:
         _all("start", "the same initial weights", logs, 0.0, _weights_at(0)),
         _all("samples", "the same samples at every update, in the same order", logs, 0.0, _samples),
         _all("rate", "the same learning rates", logs, _RATE_LIMIT, _rates),
+        _all("arguments", "layers and optimizers made with the same values", logs, 0.0, _arguments),
+        _all("initialisers", "initial weights drawn alike", logs, 0.0, _initialisers),
         _all("loss", "the same loss at every update", logs, loss, _losses),
         _all("weights", "the same weights at the end", logs, weight, _weights_at(-1)),
     ]
@@ -127,10 +131,15 @@ def _normalised(logs: Iterable[Log]) -> bool:
 
 def _exemptions(logs: list[Log]) -> list[str]:
     found = []
-    if any(log.facts["adam"] for log in logs):
+    if any(log.facts["own_eps"] for log in logs):
         found.append(f"Adam's eps: Keras adds it before the bias correction, torch after it; verified with {EPS:g}")
     if any("Dropout" in kind for log in logs for kind in log.facts["layers"]):
         found.append("dropout: frameworks draw masks of their own; verified with dropout switched off")
+    first, *others = logs
+    for other in others:
+        apart = not_paired(_framework(first), _parts(first), _framework(other), _parts(other))
+        if apart:
+            found.append(f"arguments of layers of which models have different numbers: {'; '.join(apart)}")
     return found
 
 
@@ -165,6 +174,30 @@ def _samples(first: Log, other: Log, _limit: float) -> Difference:
             return 1.0, f"update {update}: {len(ours)} samples are not the {len(theirs)} that are due"
     missing = abs(len(first.facts["samples"]) - len(other.facts["samples"]))
     return float(missing), f"{len(other.facts['samples'])} updates instead of {len(first.facts['samples'])}"
+
+
+def _arguments(first: Log, other: Log, _limit: float) -> Difference:
+    found = differing(_framework(first), _parts(first), _framework(other), _parts(other))
+    return float(len(found)), _listed(found)
+
+
+def _initialisers(first: Log, other: Log, _limit: float) -> Difference:
+    (theirs, ours) = (log.start("drawn") for log in (first, other))
+    found = differently_drawn(_framework(first), theirs, _framework(other), ours)
+    return float(len(found)), _listed(found)
+
+
+def _listed(found: list[str]) -> str:
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return "; ".join(found[:_SHOWN]) + more
+
+
+def _parts(log: Log) -> list[Part]:
+    return [Part(**entry) for entry in log.facts["parts"]]
+
+
+def _framework(log: Log) -> str:
+    return str(log.facts["framework"])
 
 
 def _rates(first: Log, other: Log, limit: float) -> Difference:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ import numpy as np
 import hvdkit
 from hvdkit.errors import ModelError, RecipeError
 from hvdkit.recipe.declaration import Recipe
-from hvdkit.recipe.optimizers import Adam, AdamW
+from hvdkit.recipe.optimizers import Adam, AdamW, Optimizer
 from hvdkit.recipe.steps import Distribute, Init
+from hvdkit.tools.verification.arguments import Part, neutral_optimizer
 from hvdkit.tools.verification.framework_view import View, view_of
 from hvdkit.tools.verification.jobs import Job
 from hvdkit.tools.verification.layout import Layout, cut, global_batch, is_neutral, load_data
 from hvdkit.tools.verification.storage import Arrays, Log, sample_digests
 
 EPS = 1e-12
+_ADAMS = (Adam, AdamW)
 
 
 def trace(job: Job, steps: int, dtype: str, start: str, turned: bool) -> None:
@@ -36,17 +39,21 @@ def trace(job: Job, steps: int, dtype: str, start: str, turned: bool) -> None:
     recipe, layout = _shortened(job, view, steps, dtype)
     trainer = hvdkit.apply(recipe, framework=job.framework)
     log = Log(trace_folder(job, turned))
-    names = list(_weights(view, trainer.model))
+    drawn = _weights(view, trainer.model)
+    names = list(drawn)
     if start:
-        names = _carry(view, trainer.model, Log.load(start).at(0).arrays("parameters"))
+        names = _carry(view, trainer.model, Log.load(start).start("parameters"))
 
-    def note() -> None:
+    def note(**others: Arrays) -> None:
         weights = dict(zip(names, _weights(view, trainer.model).values(), strict=True))
-        log.add_snapshot(trainer.global_step, view.rate(trainer.optimizer), {"parameters": weights})
+        log.add_snapshot(trainer.global_step, view.rates(trainer.optimizer), {}, {"parameters": weights, **others})
 
     layers = [kind for _, kind in view.layers(trainer.model)]
     log.facts |= {"losses": [], "samples": [], "layers": layers, "adam": "Adam" in type(trainer.optimizer).__name__}
-    note()
+    log.facts |= {"framework": job.framework, "own_eps": isinstance(recipe.pick("optimizer", job.framework), _ADAMS)}
+    log.facts["parts"] = [dataclasses.asdict(part) for part in _parts(job, trainer)]
+    view.freeze(trainer.model)
+    note(drawn=drawn)
     for epoch in range(layout.epochs):
         trainer.batches.set_epoch(epoch)
         for _, batch in zip(range(layout.steps), trainer.batches, strict=False):
@@ -59,17 +66,25 @@ def trace(job: Job, steps: int, dtype: str, start: str, turned: bool) -> None:
     log.save()
 
 
+def _parts(job: Job, trainer: Any) -> Iterator[Part]:
+    library = "torch" if job.framework == "torch" else "keras"
+    module = importlib.import_module(f"hvdkit.tools.verification.{library}_arguments")
+    source = job.source.load().pick("optimizer", job.framework)
+    yield neutral_optimizer(source) if isinstance(source, Optimizer) else module.describe_optimizer(trainer.optimizer)
+    yield from module.describe_layers(trainer.model)
+
+
 def trace_folder(job: Job, turned: bool) -> str:
     """Return where a log lies."""
     return f"{job.folder}/{job.framework}{'-turned' if turned else ''}"
 
 
 def _shortened(job: Job, view: View, steps: int, dtype: str) -> tuple[Recipe, Layout]:
-    """Return the recipe for one process, of which every batch makes an update, without dropout."""
+    """Return the recipe for one process, of which every batch makes an update."""
     recipe = job.source.load()
     settings = recipe.distribute
     optimizer = recipe.pick("optimizer", job.framework)
-    if isinstance(optimizer, (Adam, AdamW)):
+    if isinstance(optimizer, _ADAMS):
         # Keras adds it before the bias correction, torch after it
         optimizer = dataclasses.replace(optimizer, eps=EPS)
     recipe = recipe.replace(
@@ -87,9 +102,7 @@ def _shortened(job: Job, view: View, steps: int, dtype: str) -> tuple[Recipe, La
     few = cut(data, layout, global_batch(recipe, 1))
 
     def model() -> Any:
-        built = view.build(recipe, data)
-        view.freeze(built)
-        return built
+        return view.build(recipe, data)
 
     return recipe.replace(model=model, data=lambda: few, epochs=layout.epochs), layout
 
