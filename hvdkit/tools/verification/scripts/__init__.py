@@ -1,0 +1,1 @@
+"""``hvdkit verify`` for a script of the user's own, with the eight lines."""
