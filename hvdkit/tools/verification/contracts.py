@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hvdkit.process.environment import user_set_threads
 from hvdkit.tools.verification.distances import amount, largest
@@ -63,14 +59,6 @@ def broadcast_contract(seen: Runs) -> Iterator[Check]:
                     return
     yield Check("broadcast", claim, True, "bit for bit the same" + _disturbed(seen), 0.0, 0.0)
     yield _as_alone(seen)
-    if seen.random or seen.dropout:
-        states = [log.facts["random"] for log in seen.ranks]
-        if "" in states:
-            yield Check("broadcast", "random state stays each rank's own", None, "not made: Keras 2 hides it")
-            return
-        own = len(set(states)) == len(states)
-        found = "different on all ranks" if own else "the same on several ranks: their dropout masks are copies"
-        yield Check("broadcast", "random state stays each rank's own", own, found)
 
 
 def _disturbed(seen: Runs) -> str:
@@ -98,82 +86,28 @@ def _is_position(name: str) -> bool:
     return "learning_rate" in name
 
 
-def shard_contract(seen: Runs) -> Iterator[Check]:
-    """The ranks' samples of each update are those that one process would take."""
-    claim = "samples disjoint and complete, those of one process"
-    done = [log.facts["updates"] for log in seen.ranks]
-    if set(done) != {seen.layout.updates}:
-        found = f"{done} updates on the ranks, {seen.layout.updates} are due"
-        yield Check("shard", claim, False, found, float(min(done)), float(seen.layout.updates), None, min(done))
-        return
-    if "samples" not in seen.twin.facts:
-        yield Check("shard", claim, None, "a data set of your own: which samples are due is not known")
-    else:
-        yield _samples(seen, claim)
-    yield _weights(seen)
-
-
-def _samples(seen: Runs, claim: str) -> Check:
-    digests = np.array(seen.twin.facts["samples"])
-    taken = 0
-    for update in range(1, seen.layout.updates + 1):
-        epoch, step = divmod(update - 1, seen.layout.steps)
-        due = Counter(digests[_due(seen, len(digests), epoch, step)].tolist())
-        seen_here: Counter[str] = Counter()
-        for log in seen.ranks:
-            for micro in log.micros:
-                if micro.update == update:
-                    seen_here.update(micro.samples)
-        taken += sum(seen_here.values())
-        if seen.known["uneven"] == "pad":
-            due, seen_here = Counter(set(due)), Counter(set(seen_here))
-        if due != seen_here:
-            missing, extra = sum((due - seen_here).values()), sum((seen_here - due).values())
-            found = f"update {update}: {missing} of {sum(due.values())} samples missing, {extra} too many"
-            return Check("shard", claim, False, found, float(missing + extra), 0.0, None, update)
-    return Check("shard", claim, True, f"{taken} samples in {seen.layout.epochs} epochs", 0.0, 0.0)
-
-
-def _due(seen: Runs, samples: int, epoch: int, step: int) -> NDArray[np.int64]:
-    order = np.arange(samples)
-    if seen.known["shuffle"]:
-        order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seen.known["seed"], epoch]))).permutation(
-            samples
-        )
-    whole = seen.known["global_batch"]
-    return order[step * whole : (step + 1) * whole]
-
-
-def _weights(seen: Runs) -> Check:
-    """Check what each batch counts for, where the framework shows it."""
-    claim = "a short batch counts for its samples"
-    short = 0
-    for update in range(1, seen.layout.updates + 1):
-        parts = [[micro for micro in log.micros if micro.update == update] for log in seen.ranks]
-        samples = sum(micro.count for micros in parts for micro in micros)
-        for rank, micros in enumerate(parts):
-            for micro in micros:
-                due = micro.count * len(parts) * len(micros) / samples if samples else math.nan
-                short += due != 1.0
-                if micro.weight is not None and not math.isclose(micro.weight, due, rel_tol=1e-6, abs_tol=1e-9):
-                    found = (
-                        f"update {update}, rank {rank}: weight {micro.weight:g} for {micro.count} samples, not {due:g}"
-                    )
-                    return Check("shard", claim, False, found, abs(micro.weight - due), 1e-6, None, update)
-    return Check("shard", claim, True, f"{short} short batches" if short else "no short batch in these data", 0.0, 1e-6)
-
-
 def rate_contract(seen: Runs) -> Check:
-    """Every update has the learning rate of the plan."""
+    """Every update has the learning rate of the plan, in every group of parameters."""
     claim = "the learning rate of the global batch, with warm-up and schedule"
     rates = seen.twin.facts["rates"]
     for rank, log in enumerate(seen.ranks):
         for snapshot in log.snapshots[1:]:
-            due = rates[snapshot.update - 1] if snapshot.update <= len(rates) else math.nan
-            if not math.isclose(snapshot.rate, due, rel_tol=_RATE_LIMIT):
-                found = f"rank {rank}, update {snapshot.update}: {snapshot.rate:g}, the plan says {due:g}"
-                if math.isclose(snapshot.rate, due * seen.layout.size, rel_tol=_RATE_LIMIT):
-                    found += f"; {seen.layout.size} times too much: give the rate of one process, step 4 scales it"
-                size = abs(snapshot.rate - due)
-                return Check("scale_lr", claim, False, found, size, _RATE_LIMIT, "learning rate", snapshot.update)
-    return Check("scale_lr", claim, True, f"{rates[0]:g} at first, {rates[-1]:g} at last", 0.0, _RATE_LIMIT)
+            due = rates[snapshot.update - 1] if snapshot.update <= len(rates) else [math.nan]
+            where = f"rank {rank}, update {snapshot.update}"
+            if len(snapshot.rates) != len(due):
+                found = f"{where}: {len(snapshot.rates)} groups of parameters, one process has {len(due)}"
+                return Check("scale_lr", claim, False, found, None, None, "learning rate", snapshot.update)
+            for group, (found_rate, wanted) in enumerate(zip(snapshot.rates, due, strict=True)):
+                if not math.isclose(found_rate, wanted, rel_tol=_RATE_LIMIT):
+                    place = where if len(due) == 1 else f"{where}, group {group}"
+                    return _wrong_rate(seen, claim, place, found_rate, wanted, snapshot.update)
+    groups = "" if len(rates[0]) == 1 else f", in {len(rates[0])} groups of parameters"
+    found = f"{rates[0][0]:g} at first, {rates[-1][0]:g} at last{groups}"
+    return Check("scale_lr", claim, True, found, 0.0, _RATE_LIMIT)
+
+
+def _wrong_rate(seen: Runs, claim: str, place: str, rate: float, due: float, update: int) -> Check:
+    found = f"{place}: {rate:g}, the plan says {due:g}"
+    if math.isclose(rate, due * seen.layout.size, rel_tol=_RATE_LIMIT):
+        found += f"; {seen.layout.size} times too much: give the rate of one process, step 4 scales it"
+    return Check("scale_lr", claim, False, found, abs(rate - due), _RATE_LIMIT, "learning rate", update)

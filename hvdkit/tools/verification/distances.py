@@ -17,10 +17,17 @@ def distance(a: Arrays, b: Arrays, start: Arrays) -> float:
     """
     names = [name for name in b if name in a]
     apart = _norm([_minus(a[name], b[name]) for name in names])
-    moved = _norm([_minus(b[name], start[name]) if name in start else b[name].astype(np.float64) for name in names])
+    moved = moved_by({name: b[name] for name in names}, start)
     if apart == 0:
         return 0.0
     return apart / moved if moved else float("nan")
+
+
+def moved_by(arrays: Arrays, start: Arrays) -> float:
+    """Return the way that arrays have gone from the start; what was not there then has come from 0."""
+    return _norm(
+        [_minus(value, start[name]) if name in start else value.astype(np.float64) for name, value in arrays.items()]
+    )
 
 
 def largest(a: Arrays, b: Arrays, name: str) -> float:

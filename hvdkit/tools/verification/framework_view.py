@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import NDArray
 
+from hvdkit.job import random_streams
 from hvdkit.recipe.declaration import Data, Recipe
+from hvdkit.tools.verification.given import UNKNOWN, Given
+from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, NONE
 from hvdkit.tools.verification.reference import Reference
-from hvdkit.tools.verification.storage import Arrays, State
+from hvdkit.tools.verification.storage import Arrays, Draws, State
 
 if TYPE_CHECKING:
     from hvdkit.tools.verification.recording import Recorder
@@ -26,6 +30,9 @@ class View(ABC):
     @abstractmethod
     def set_dtype(self, dtype: str) -> None:
         """Build models in this dtype from now on."""
+
+    def compute_alike(self) -> None:  # noqa: B027 - on a CPU they do
+        """Let all processes on GPUs compute alike, in full precision, whatever that costs."""
 
     @abstractmethod
     def threads(self) -> int:
@@ -56,8 +63,8 @@ class View(ABC):
         """Return the optimizer's state."""
 
     @abstractmethod
-    def rate(self, optimizer: Any) -> float:
-        """Return the learning rate."""
+    def rates(self, optimizer: Any) -> list[float]:
+        """Return the learning rate of each of the optimizer's groups of parameters."""
 
     @abstractmethod
     def named_arrays(self, model: Any) -> Arrays:
@@ -80,12 +87,56 @@ class View(ABC):
         """Give a rank other weights and statistics than the root's, for the broadcast to mend."""
 
     @abstractmethod
-    def random_state(self, model: Any) -> str:
-        """Return a digest of the random state from which training draws; empty if it cannot be read."""
+    def draws(self, model: Any) -> Draws:
+        """Return where the random generators stand that a training pass may draw from and that can be set."""
 
     @abstractmethod
-    def is_random(self, model: Any, x: Any) -> bool:
+    def set_draws(self, model: Any, draws: Draws) -> None:
+        """Let the random generators go on from where they stood."""
+
+    @abstractmethod
+    def is_random(self, model: Any, inputs: Any) -> bool:
         """Say whether a training pass draws random numbers."""
+
+    def randomness(self, recipe: Recipe, model: Any, batch: Any) -> str:
+        """Return the kind of randomness in a training pass on a batch; called last, since it may change the model."""
+        random = self.is_random(model, batch[0])
+        self.freeze(model)
+        return HIDDEN if self.is_random(model, batch[0]) else FROZEN if random else NONE
+
+    def given(self, data: Any) -> Given:
+        """Say what data of the framework's own are."""
+        del data
+        return Given(UNKNOWN)
+
+    def part(self, data: Any, samples: int | None, dtype: str) -> Any:
+        """Return the first samples of data of the framework's own, all of them if None, in a dtype."""
+        del samples, dtype
+        return data
+
+    def load(self, data: Any, places: list[int]) -> list[Any]:
+        """Return the samples at some places of a data set of the framework's own."""
+        raise NotImplementedError
+
+    def collate(self, data: Any, samples: list[Any]) -> tuple[Any, Any]:
+        """Return a batch of samples as trees of NumPy arrays, inputs and targets."""
+        raise NotImplementedError
+
+    def read(self, data: Any, samples: int | None, seed: int) -> list[Any]:
+        """Read samples of a stream, which begins anew at its end; None reads it once, to its end."""
+        raise NotImplementedError
+
+    def drawn_order(self, data: Any) -> list[int]:
+        """Draw the places of an epoch's samples from a loader's own sampler."""
+        raise NotImplementedError
+
+    def generators_at(self, seed: int) -> AbstractContextManager[None]:
+        """Let all random generators start at a seed inside, and go on afterwards as if nothing had been drawn."""
+        return random_streams.one_random_state(seed)
+
+    @abstractmethod
+    def array(self, part: Any) -> NDArray[Any]:
+        """Return a tensor or array of a batch as NumPy's."""
 
     @abstractmethod
     def neutral(self, x: NDArray[Any]) -> NDArray[Any]:
@@ -95,9 +146,8 @@ class View(ABC):
     def record_batches(self, trainer: Trainer, recorder: Recorder) -> None:
         """Let the recorder see what the model is given, where that is more than the batches that are announced."""
 
-    def random_now(self) -> Arrays:
-        """Return the random state that a pass draws from, for the reference to draw the same."""
-        return {}
+    def begin_anew(self) -> None:  # noqa: B027 - most frameworks keep nothing
+        """Forget what earlier models have left in this process, such as counters of names."""
 
     @abstractmethod
     def reference(self, recipe: Recipe) -> Reference:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
 
 from hvdkit.recipe.declaration import Recipe
-from hvdkit.tools.verification.keras_ops import OpsReference
+from hvdkit.tools.verification.keras_ops import OpsReference, tensors
 from hvdkit.tools.verification.reference import Gradients
+from hvdkit.tools.verification.storage import Draws
 
 
 def threads() -> int:
@@ -39,6 +42,49 @@ def fetch(model: Any) -> None:
     model.jax_state_sync()
 
 
+def draws() -> Draws:
+    """Return nothing: JAX has no generator of its own."""
+    return {}
+
+
+def set_draws(draws: Draws) -> None:
+    """Do nothing."""
+    del draws
+
+
+def draw_from_state(model: Any) -> None:
+    """Do nothing: what JAX draws from can be set, or is the model's."""
+    del model
+
+
+def state_of(model: Any) -> list[Any]:
+    """Return no variable beside those that Keras has."""
+    del model
+    return []
+
+
+def generators_of(model: Any) -> list[Any]:
+    """Return the variables of no generator: layers keep none of the library's."""
+    del model
+    return []
+
+
+def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> None:
+    """Call ``note(x, y, weights, values of seeds)`` before each training step that ``fit`` takes."""
+    from keras.utils import unpack_x_y_sample_weight
+
+    step = model.train_step
+
+    def observed(state: Any, data: Any) -> Any:
+        places = {id(variable): place for place, variable in enumerate(model.non_trainable_variables)}
+        values = [state[1][places[id(variable)]] for variable in seeds]
+        io_callback(note, None, *unpack_x_y_sample_weight(data), values, ordered=True)
+        return step(state, data)
+
+    object.__setattr__(model, "train_step", observed)
+    model.make_train_function(force=True)
+
+
 class JaxReference(OpsReference):
     """The reference on JAX."""
 
@@ -46,19 +92,24 @@ class JaxReference(OpsReference):
         super().__init__(view, recipe)
         self._compute = jax.jit(jax.grad(self._weighted, has_aux=True))
 
-    def _weighted(self, trained: Any, others: Any, x: Any, y: Any, weight: Any) -> Any:
-        outputs, others, losses = self.model.stateless_call(trained, others, x, training=True, return_losses=True)
-        values = self._values(outputs, y, losses)
-        return values["loss"] * weight, (values, others)
+    def _weighted(self, trained: Any, others: Any, x: Any, y: Any, weights: Any, weight: Any) -> Any:
+        from keras import StatelessScope
 
-    def _train(self, x: Any, y: Any, weight: float) -> tuple[Gradients, dict[str, Any]]:
+        untrained = self.model.non_trainable_variables
+        given = [*zip(self.model.trainable_variables, trained, strict=True), *zip(untrained, others, strict=True)]
+        with StatelessScope(state_mapping=given, collect_losses=True) as scope:
+            loss, outputs = self._loss_of((x, y, weights), training=True)
+        others = [scope.get_current_value(variable) for variable in untrained]
+        return loss * weight, (loss, outputs, others)
+
+    def _train(self, x: Any, y: Any, weights: Any, weight: float) -> tuple[Gradients, Any, Any]:
         trained = [variable.value for variable in self.model.trainable_variables]
         others = [variable.value for variable in self.model.non_trainable_variables]
         number = np.asarray(weight, trained[0].dtype)
-        gradients, (values, others) = self._compute(trained, others, x, y, number)
+        gradients, (loss, outputs, others) = self._compute(trained, others, *tensors(x, y, weights), number)
         for variable, value in zip(self.model.non_trainable_variables, others, strict=True):
             variable.assign(value)
-        return list(gradients), values
+        return list(gradients), loss, outputs
 
 
 def make_reference(view: Any, recipe: Recipe) -> JaxReference:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from keras import ops
 
+from hvdkit.keras_common.compat import as_tensor
+from hvdkit.recipe.trees import map_tree
 from hvdkit.tools.verification.keras_reference import KerasReference
 from hvdkit.tools.verification.reference import Gradients
 
@@ -13,15 +16,14 @@ from hvdkit.tools.verification.reference import Gradients
 class OpsReference(KerasReference):
     """The reference by ``keras.ops``."""
 
-    def _values(self, outputs: Any, y: Any, losses: Any) -> dict[str, Any]:
-        values = {"loss": sum(losses, start=ops.mean(self._loss(y, outputs)))}
-        if "accuracy" in self.recipe.metrics and len(outputs.shape) == len(y.shape) + 1 and outputs.shape[-1] > 1:
-            right = ops.equal(ops.argmax(outputs, 1), ops.cast(y, "int64"))
-            values["accuracy"] = ops.mean(ops.cast(right, "float32"))
-        return values
+    def _loss_of(self, batch: Sequence[Any], training: bool) -> tuple[Any, Any]:
+        """Return loss and outputs."""
+        x, y, weights = batch
+        outputs = self.model(x, training=training)
+        return self._measures.loss(x, y, weights, outputs), outputs
 
-    def _test(self, x: Any, y: Any) -> dict[str, Any]:
-        return self._values(self.model(x, training=False), y, self.model.losses)
+    def _test(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+        return self._loss_of(tensors(x, y, weights), training=False)
 
     def _update(self, gradients: Gradients, variables: list[Any]) -> None:
         if self._clip_norm is not None:
@@ -29,3 +31,8 @@ class OpsReference(KerasReference):
             factor = ops.minimum(1.0, self._clip_norm / norm)
             gradients = [gradient * factor for gradient in gradients]
         self.optimizer.apply(gradients, variables)
+
+
+def tensors(*trees: Any) -> tuple[Any, ...]:
+    """Return trees of tensors; None stays None."""
+    return tuple(None if tree is None else map_tree(as_tensor, tree) for tree in trees)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from hvdkit.keras_common.compat import keras
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.tools.verification.keras_reference import KerasReference
+from hvdkit.tools.verification.keras_tf_random import draw_from_state as draw_from_state
+from hvdkit.tools.verification.keras_tf_random import generators_of as generators_of
+from hvdkit.tools.verification.keras_tf_random import state_of as state_of
 from hvdkit.tools.verification.reference import Gradients
+from hvdkit.tools.verification.storage import Draws
 
 
 def threads() -> int:
@@ -40,21 +45,53 @@ def fetch(model: Any) -> None:
     del model
 
 
-def record_batches(trainer: Any, recorder: Any) -> None:
-    """Note what the model's training step is given; a sample of weight 0 stands for none."""
-    step = trainer.model.train_step
-    recorder.sees_batches = False
+def draws() -> Draws:
+    """Return nothing: where TensorFlow's own generators stand cannot be read."""
+    return {}
 
-    def note(x: Any, y: Any, weights: Any) -> None:
-        count = len(x) if np.any(weights) else 0
-        recorder.note_batch(x, y, {}, count, None, trainer.global_step + 1, trainer.epoch)
 
-    def recorded(data: Any) -> Any:
-        x, y, *weights = data
-        tf.numpy_function(note, [x, y, weights[0] if weights else tf.ones([])], [])
-        return step(data)
+def set_draws(draws: Draws) -> None:
+    """Do nothing."""
+    del draws
 
-    object.__setattr__(trainer.model, "train_step", recorded)
+
+def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> None:
+    """Call ``note(x, y, weights, values of seeds)`` before each training step that ``fit`` takes."""
+    step = model.train_step
+
+    def observed(data: Any) -> Any:
+        x, y, weights = keras().utils.unpack_x_y_sample_weight(data)
+        given = [x, y, [] if weights is None else [weights], [tf.convert_to_tensor(variable) for variable in seeds]]
+
+        def unpacked(*leaves: Any) -> None:
+            x, y, weights, values = tf.nest.pack_sequence_as(given, leaves)
+            note(x, y, weights[0] if weights else None, values)
+
+        noted = tf.numpy_function(unpacked, tf.nest.flatten(given), [])
+        with tf.control_dependencies([noted]):
+            return step(data)
+
+    object.__setattr__(model, "train_step", observed)
+
+
+class Rows:
+    """A sparse gradient that can be added and scaled; a row that occurs twice counts twice."""
+
+    def __init__(self, slices: Any) -> None:
+        self.slices = slices
+
+    def __mul__(self, factor: float) -> Rows:
+        return Rows(tf.IndexedSlices(self.slices.values * factor, self.slices.indices, self.slices.dense_shape))
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, Rows):
+            return tf.convert_to_tensor(self.slices) + other
+        parts = (self.slices, other.slices)
+        values, indices = (tf.concat([getattr(part, name) for part in parts], 0) for name in ("values", "indices"))
+        return Rows(tf.IndexedSlices(values, indices, self.slices.dense_shape))
+
+    def __radd__(self, other: Any) -> Any:
+        return self + other
 
 
 class TfReference(KerasReference):
@@ -63,49 +100,44 @@ class TfReference(KerasReference):
     def __init__(self, view: Any, recipe: Recipe) -> None:
         super().__init__(view, recipe)
         self._used: list[bool] = []
+        # optimizers of Keras add passes up in dense variables
+        self._dense = recipe.distribute is not None and recipe.distribute.accumulate > 1
         self._compute = tf.function(self._gradients, reduce_retracing=True)
-        self._measure = tf.function(lambda x, y: self._values(x, y, training=False), reduce_retracing=True)
+        self._measure = tf.function(self._loss_and_outputs, reduce_retracing=True)
         self._step = tf.function(self._apply, reduce_retracing=True)
 
-    def _train(self, x: Any, y: Any, weight: float) -> tuple[Gradients, dict[str, Any]]:
-        gradients, values = self._compute(x, y, tf.constant(weight, tf.float64))
+    def _train(self, x: Any, y: Any, weights: Any, weight: float) -> tuple[Gradients, Any, Any]:
+        gradients, loss, outputs = self._compute(x, y, weights, tf.constant(weight, tf.float64))
         present = iter(gradients)
-        return [next(present) if used else None for used in self._used], values
+        found = [next(present) if used else None for used in self._used]
+        return [Rows(entry) if isinstance(entry, tf.IndexedSlices) else entry for entry in found], loss, outputs
 
-    def _gradients(self, x: Any, y: Any, weight: Any) -> Any:
+    def _gradients(self, x: Any, y: Any, weights: Any, weight: Any) -> Any:
         with tf.GradientTape() as tape:
-            values = self._values(x, y, training=True)
-            weighted = values["loss"] * tf.cast(weight, values["loss"].dtype)
+            loss, outputs = self._loss_and_outputs(x, y, weights, training=True)
+            weighted = loss * tf.cast(weight, loss.dtype)
         gradients = tape.gradient(weighted, self.model.trainable_variables)
         self._used = [gradient is not None for gradient in gradients]
-        return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None], values
+        present = [gradient for gradient in gradients if gradient is not None]
+        return [tf.convert_to_tensor(entry) if self._dense else entry for entry in present], loss, outputs
 
-    def _test(self, x: Any, y: Any) -> dict[str, Any]:
-        values: dict[str, Any] = self._measure(x, y)
-        return values
-
-    def _values(self, x: Any, y: Any, training: bool) -> dict[str, Any]:
+    def _loss_and_outputs(self, x: Any, y: Any, weights: Any, training: bool) -> Any:
         outputs = self.model(x, training=training)
-        loss = tf.add_n([tf.reduce_mean(self._loss(y, outputs)), *self.model.losses])
-        values = {"loss": loss}
-        for entry in self.recipe.metrics:
-            if isinstance(entry, str):
-                if len(outputs.shape) != len(y.shape) + 1 or outputs.shape[-1] == 1:
-                    continue
-                right = tf.equal(tf.argmax(outputs, 1), tf.cast(y, tf.int64))
-                values["accuracy"] = tf.reduce_mean(tf.cast(right, tf.float64))
-            elif self._view.framework == "tf" and not hasattr(entry, "update_state"):
-                values[getattr(entry, "__name__", type(entry).__name__)] = tf.reduce_mean(entry(y, outputs))
-        return values
+        return self._measures.loss(x, y, weights, outputs), outputs
+
+    def _test(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+        loss, outputs = self._measure(x, y, weights, training=False)
+        return loss, outputs
 
     def _update(self, gradients: Gradients, variables: list[Any]) -> None:
         self._variables = variables
-        self._step(gradients)
+        self._step([gradient.slices if isinstance(gradient, Rows) else gradient for gradient in gradients])
 
     def _apply(self, gradients: Any) -> None:
         if self._clip_norm is not None:
-            factor = tf.minimum(1.0, self._clip_norm / tf.linalg.global_norm(gradients))
-            gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+            whole = [tf.convert_to_tensor(gradient) for gradient in gradients]
+            factor = tf.minimum(1.0, self._clip_norm / tf.linalg.global_norm(whole))
+            gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in whole]
         self.optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from hvdkit.recipe.declaration import Recipe
-from hvdkit.tools.verification.keras_ops import OpsReference
+from hvdkit.tools.verification.keras_ops import OpsReference, tensors
 from hvdkit.tools.verification.reference import Gradients
+from hvdkit.tools.verification.storage import Draws
 
 
 def threads() -> int:
@@ -36,21 +38,70 @@ def fetch(model: Any) -> None:
     del model
 
 
+def draws() -> Draws:
+    """Return where the generators of the library itself stand."""
+    found = {"torch": torch.get_rng_state().numpy().copy()}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_rng_state().numpy().copy()
+    return found
+
+
+def set_draws(draws: Draws) -> None:
+    """Let them go on from where they stood."""
+    torch.set_rng_state(torch.from_numpy(draws["torch"]))
+    if "cuda" in draws:
+        torch.cuda.set_rng_state(torch.from_numpy(draws["cuda"]))
+
+
+def draw_from_state(model: Any) -> None:
+    """Do nothing: what torch draws from can be set, or is the model's."""
+    del model
+
+
+def state_of(model: Any) -> list[Any]:
+    """Return no variable beside those that Keras has."""
+    del model
+    return []
+
+
+def generators_of(model: Any) -> list[Any]:
+    """Return the variables of no generator: layers keep none of the library's."""
+    del model
+    return []
+
+
+def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> None:
+    """Call ``note(x, y, weights, values of seeds)`` before each training step that ``fit`` takes."""
+    from keras.utils import unpack_x_y_sample_weight
+
+    step = model.train_step
+
+    def observed(data: Any) -> Any:
+        note(*unpack_x_y_sample_weight(data), seeds)
+        return step(data)
+
+    object.__setattr__(model, "train_step", observed)
+
+
 class TorchReference(OpsReference):
     """The reference on torch."""
 
-    def _train(self, x: Any, y: Any, weight: float) -> tuple[Gradients, dict[str, Any]]:
+    def _train(self, x: Any, y: Any, weights: Any, weight: float) -> tuple[Gradients, Any, Any]:
         variables = self.model.trainable_variables
         for variable in variables:
             variable.value.grad = None
-        values = self._values(self.model(x, training=True), y, self.model.losses)
-        (values["loss"] * weight).backward()
+        loss, outputs = self._loss_of(tensors(x, y, weights), training=True)
+        (loss * weight).backward()
         found = [variable.value.grad for variable in variables]
-        return [None if gradient is None else gradient.detach().clone() for gradient in found], values
+        return [None if gradient is None else gradient.detach().clone() for gradient in found], loss, outputs
 
-    def _test(self, x: Any, y: Any) -> dict[str, Any]:
+    def _note(self, *measured: Any) -> None:
         with torch.no_grad():
-            return super()._test(x, y)
+            super()._note(*measured)
+
+    def _test(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+        with torch.no_grad():
+            return super()._test(x, y, weights)
 
     def _update(self, gradients: Gradients, variables: list[Any]) -> None:
         with torch.no_grad():

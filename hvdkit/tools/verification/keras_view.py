@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.keras_common.compat import keras, library, name_of, seed_variables, to_numpy
+from hvdkit.errors import RecipeError
+from hvdkit.keras_common.compat import keras, library, name_of, schedule_of, seed_variables, to_numpy
 from hvdkit.keras_common.models import load_arrays, named_arrays
+from hvdkit.keras_common.trained import has_own_step
 from hvdkit.recipe.declaration import Data, Recipe
+from hvdkit.recipe.trees import leaves, map_tree
+from hvdkit.tools.verification import keras_data
 from hvdkit.tools.verification.framework_view import View
+from hvdkit.tools.verification.given import UNKNOWN, Given
+from hvdkit.tools.verification.keras_freezing import freeze_layer
+from hvdkit.tools.verification.keras_measures import Weighted
+from hvdkit.tools.verification.keras_randomness import KerasRandomness
 from hvdkit.tools.verification.reference import Reference
-from hvdkit.tools.verification.storage import Arrays, State
+from hvdkit.tools.verification.storage import Arrays, Draws, State
 
 
 class KerasView(View):
@@ -25,6 +33,7 @@ class KerasView(View):
         self.framework = framework
         self.backend: Any = importlib.import_module(f"hvdkit.{framework}")
         self.library: Any = importlib.import_module(f"hvdkit.tools.verification.keras_{library()}")
+        self._random = KerasRandomness(self.library)
 
     def set_dtype(self, dtype: str) -> None:
         """Build models in this dtype from now on."""
@@ -40,8 +49,19 @@ class KerasView(View):
         self.library.set_threads(number)
 
     def build(self, recipe: Recipe, data: Data | None = None) -> Any:
-        """Build the recipe's model."""
-        return self.backend.build_model(recipe.pick("model", self.framework), recipe.seed, "", data)
+        """Build the recipe's model.
+
+        Raises:
+            RecipeError: ``fit`` trains it by a step of its own, which one process cannot take for all ranks.
+        """
+        model = self.backend.build_model(recipe.pick("model", self.framework), recipe.seed, "", data)
+        if self.framework == "keras" and has_own_step(model):
+            raise RecipeError(
+                f"verify takes gradients of Recipe.loss, but {type(model).__name__} has a train_step of its own; put "
+                "that loss into Recipe.loss or add_loss, or verify the recipe in tf"
+            )
+        self._random.prepare(model)
+        return model
 
     def device(self, model: Any) -> str:
         """Return the device that this process sees."""
@@ -59,9 +79,12 @@ class KerasView(View):
         """Return the optimizer's variables."""
         return _read(_named(optimizer.variables))
 
-    def rate(self, optimizer: Any) -> float:
-        """Return the learning rate."""
-        return float(to_numpy(optimizer.learning_rate))
+    def rates(self, optimizer: Any) -> list[float]:
+        """Return the learning rate, of which Keras has one: with a schedule object, that of the latest update."""
+        schedule = schedule_of(optimizer)
+        if schedule is None:
+            return [float(to_numpy(optimizer.learning_rate))]
+        return [float(to_numpy(schedule(max(int(to_numpy(optimizer.iterations)) - 1, 0))))]
 
     def named_arrays(self, model: Any) -> Arrays:
         """Return weights and statistics in the layout that all frameworks share."""
@@ -77,12 +100,9 @@ class KerasView(View):
             yield layer.name, type(layer).__name__
 
     def freeze(self, model: Any) -> None:
-        """Switch dropout and noise off."""
+        """Switch dropout, noise and augmentation off."""
         for layer in model._flatten_layers():
-            if "Dropout" in type(layer).__name__ and hasattr(layer, "rate"):
-                layer.rate = 0
-            elif type(layer).__name__ == "GaussianNoise":
-                layer.stddev = 0
+            freeze_layer(layer)
 
     def disturb(self, model: Any, rank: int) -> None:
         """Give a rank other weights and statistics than the root's, for the broadcast to mend."""
@@ -92,24 +112,70 @@ class KerasView(View):
             if value.dtype.kind == "f":
                 variable.assign(value + 0.1 * random.random(value.shape).astype(value.dtype))
 
-    def random_state(self, model: Any) -> str:
-        """Return a digest of the seeds that the model's layers draw from; empty in Keras 2, which hides them."""
-        states = [to_numpy(variable).tobytes() for variable in seed_variables(model)]
-        return hashlib.sha256(b"".join(states)).hexdigest()[:16] if states else ""
+    def draws(self, model: Any) -> Draws:
+        """Return where the generators stand that a training pass may draw from and that can be set."""
+        return self._random.read(model)
 
-    def is_random(self, model: Any, x: Any) -> bool:
-        """Say whether two training passes give different outputs."""
-        first, second = (to_numpy(model(x, training=True)) for _ in range(2))
-        return not np.array_equal(first, second)
+    def set_draws(self, model: Any, draws: Draws) -> None:
+        """Let the generators go on from where they stood."""
+        self._random.write(model, draws)
+
+    def is_random(self, model: Any, inputs: Any) -> bool:
+        """Say whether a training pass draws random numbers."""
+        return self._random.is_random(model, inputs)
+
+    def randomness(self, recipe: Recipe, model: Any, batch: Any) -> str:
+        """Return the kind of randomness in a training pass; called last, since it changes the model."""
+        return self._random.kind(model, batch[0], self.freeze)
+
+    def given(self, data: Any) -> Given:
+        """Say how many samples data of the user's own have; which are due is not known."""
+        return Given(UNKNOWN, keras_data.samples_in(data))
+
+    def part(self, data: Any, samples: int | None, dtype: str) -> Any:
+        """Return the first samples of data of the user's own."""
+        return keras_data.part(data, samples, dtype)
+
+    def array(self, part: Any) -> NDArray[Any]:
+        """Return a tensor or array of a batch as NumPy's."""
+        return np.asarray(part.detach().cpu() if hasattr(part, "detach") else part)
 
     def neutral(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return inputs as they are."""
         return x
 
     def record_batches(self, trainer: Any, recorder: Any) -> None:
-        """Let the recorder see what ``fit`` gives to the training step, on TensorFlow."""
-        if self.framework == "keras" and library() == "tf":
-            self.library.record_batches(trainer, recorder)
+        """Let the recorder see what ``fit`` gives to the training step, and where random generators stand then."""
+        if self.framework != "keras":
+            return
+        recorder.sees_batches = False
+        variables = self._random.variables(trainer.model)
+        note = self._noting(trainer, recorder, list(variables))
+        self.library.observe_steps(trainer.model, list(variables.values()), note)
+
+    def _noting(self, trainer: Any, recorder: Any, names: list[str]) -> Callable[..., None]:
+        """Return what notes a pass of ``fit``."""
+        done, first = itertools.count(), trainer.global_step
+        weighted = trainer.batches.weighted and not trainer.batches.takes_class_weight
+        announced = keras_data.Announced(trainer.batches)
+
+        def note(x: Any, y: Any, weights: Any, seeds: list[Any]) -> None:
+            # on JAX it is called when the step that follows may be counted already
+            update = first + next(done) // trainer.accumulate
+            x, y, weights = (None if tree is None else map_tree(self.array, tree) for tree in (x, y, weights))
+            x, y = announced.of(x, y)
+            given = [] if weights is None else list(leaves(weights))
+            count = 0 if given and all(np.signbit(part).all() for part in given) else len(next(leaves(x)))
+            targets = Weighted(y, weights) if weighted else y
+            draws = self._random.with_others(dict(zip(names, map(self.array, seeds), strict=True)))
+            epoch = update // trainer.steps_per_epoch
+            recorder.note_batch(x, targets, count, None, update + 1, epoch, trainer.model, draws=draws)
+
+        return note
+
+    def begin_anew(self) -> None:
+        """Count layers from the first on, as a new process does."""
+        keras().backend.clear_session()
 
     def reference(self, recipe: Recipe) -> Reference:
         """Make the reference."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvdkit.errors import RecipeError
 from hvdkit.recipe.declaration import Data, Recipe
-from hvdkit.recipe.trees import is_branch
+from hvdkit.recipe.trees import is_arrays, is_pair, of_arrays, samples_of
+
+if TYPE_CHECKING:
+    from hvdkit.tools.verification.framework_view import View
 
 DTYPES = ("float32", "float64")
 
@@ -31,7 +34,7 @@ class Layout:
 
     Attributes:
         size: Processes.
-        epochs: Epochs, at least two, so that a run passes an epoch's end and can be resumed in its middle.
+        epochs: Epochs, at least three, so that a run can be resumed from its first file and from a later one.
         steps: Updates per epoch.
         samples: The data are cut to so many; None if they are not arrays.
         dtype: Of weights and inputs.
@@ -44,22 +47,26 @@ class Layout:
     dtype: str
 
     @classmethod
-    def fit(cls, recipe: Recipe, samples: int | None, size: int, steps: int, dtype: str) -> Layout:
-        """Lay out about ``steps`` updates over two epochs or more.
+    def fit(
+        cls, recipe: Recipe, samples: int | None, size: int, steps: int, dtype: str, whole_data: bool = False
+    ) -> Layout:
+        """Lay out about ``steps`` updates over three epochs or more.
 
-        Arrays are cut so that each epoch ends as it does on all the data, with the same incomplete batch.
+        Data are cut so that each epoch ends as it does on all of them, with the same incomplete batch, unless they are
+        a stream, the recipe has ``steps_per_epoch``, or ``whole_data`` says that they cannot be.
         """
-        half = math.ceil(steps / 2)
-        if recipe.steps_per_epoch is not None or samples is None:
-            limit = half if recipe.steps_per_epoch is None else min(half, max(1, recipe.steps_per_epoch // size))
-            return cls(size, max(2, math.ceil(steps / limit)), limit, None, dtype)
+        third = math.ceil(steps / 3)
         whole = global_batch(recipe, size)
         drop = recipe.shard is not None and recipe.shard.uneven == "drop"
-        full = samples // whole if drop else math.ceil(samples / whole)
-        number = max(1, min(half, full))
+        full = third if samples is None else samples // whole if drop else math.ceil(samples / whole)
+        if recipe.steps_per_epoch is not None or samples is None or whole_data:
+            asked = third if recipe.steps_per_epoch is None else recipe.steps_per_epoch // size
+            limit = max(1, min(third, asked, full))
+            return cls(size, max(3, math.ceil(steps / limit)), limit, None, dtype)
+        number = max(1, min(third, full))
         rest = samples % whole
         kept = number * whole + rest if drop else (number - 1) * whole + (rest or whole)
-        return cls(size, max(2, math.ceil(steps / number)), number, min(samples, kept), dtype)
+        return cls(size, max(3, math.ceil(steps / number)), number, min(samples, kept), dtype)
 
     @property
     def updates(self) -> int:
@@ -91,38 +98,51 @@ def expected_rate(recipe: Recipe, base: float, layout: Layout, step: int) -> flo
 
 
 def load_data(recipe: Recipe, framework: str) -> Data:
-    """Return the recipe's data, all of them.
-
-    Raises:
-        RecipeError: They are trees of arrays, or the recipe has a scheduler, which verify does not follow yet.
-    """
-    if recipe.scheduler is not None:
-        raise RecipeError("verify follows Recipe.schedule, but not yet Recipe.scheduler; verify the recipe without it")
+    """Return the recipe's data, all of them."""
     source = recipe.pick("data", framework)
     data: Data = source if isinstance(source, Data) else source()
-    if isinstance(data.train, tuple) and any(is_branch(view) for view in data.train):
-        raise RecipeError("verify follows one array of inputs and one of targets, but the recipe's data are trees")
     return data
 
 
 def is_neutral(data: Any) -> bool:
-    """Say whether data are a pair of arrays."""
-    return isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, np.ndarray) for part in data)
+    """Say whether data are arrays: a pair of inputs and targets, each one array or a tree of them."""
+    return is_pair(data) and is_arrays(data)
 
 
-def cut(data: Data, layout: Layout, whole: int) -> Data:
-    """Return the data of a run: fewer samples, of the dtype that is verified."""
-    train, validation = data.train, data.validation
-    if is_neutral(train):
-        train = _cast(train, layout.samples, layout.dtype)
-    if is_neutral(validation):
-        few = 2 * whole + len(validation[0]) % whole
-        validation = _cast(validation, few, layout.dtype)
-    return Data(train, validation, data.classes)
+def cut(data: Data, layout: Layout, whole: int, view: View | None = None) -> Data:
+    """Return the data of a run: fewer samples, of the dtype that is verified.
+
+    Args:
+        data: All of them.
+        layout: How many are trained on.
+        whole: Samples of a global batch; two of them and what is left at the end are validated on.
+        view: Takes the first samples of data of a framework's own.
+    """
+    known = None if data.validation is None else _samples(data.validation, view)
+    few = None if known is None else 2 * whole + known % whole
+
+    def part(given: Any, samples: int | None) -> Any:
+        if is_neutral(given):
+            return _cast(given, samples, layout.dtype)
+        return given if given is None or view is None else view.part(given, samples, layout.dtype)
+
+    return Data(part(data.train, layout.samples), part(data.validation, few), data.classes)
+
+
+def _samples(data: Any, view: View | None) -> int | None:
+    return samples_of(data) if is_neutral(data) else None if view is None else view.given(data).samples
 
 
 def _cast(pair: Any, samples: int | None, dtype: str) -> Any:
-    parts = [part[:samples] for part in pair]
-    if dtype == "float64":
-        parts = [part.astype(np.float64) if part.dtype.kind == "f" else part for part in parts]
-    return tuple(parts)
+    def few(array: Any) -> Any:
+        return as_dtype(array[:samples], dtype)
+
+    return of_arrays(few, pair)
+
+
+def as_dtype(array: Any, dtype: str) -> Any:
+    """Return floating-point numbers in float64 if that is verified, others as they are."""
+    kind = str(getattr(array, "dtype", ""))
+    if dtype != "float64" or "float" not in kind:
+        return array
+    return array.astype(np.float64) if hasattr(array, "astype") else array.double()

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
-from hvdkit.tools.verification.report import Check
-from hvdkit.tools.verification.runs import Runs
+import numpy as np
 
-_MEAN_LIMIT = 1e-3
+from hvdkit.tools.verification.outcomes import GROUPS, follows
+from hvdkit.tools.verification.report import Check
+from hvdkit.tools.verification.rounding import TERMS
+from hvdkit.tools.verification.runs import Runs
 
 
 def recipe_contract(seen: Runs) -> Iterator[Check]:
     """Every process gets all the data, and the loss of a batch is the mean over its samples."""
-    if "data" in seen.twin.facts:
-        yield _data(seen)
+    yield _data(seen)
     yield _mean_loss(seen)
+    yield from _parts_make_the_whole(seen)
 
 
 def _data(seen: Runs) -> Check:
     claim = "Recipe.data gives every process the same data"
     due = seen.twin.facts["data"]
+    if due is None:
+        return Check("recipe", claim, None, "verify cannot load single samples of these data")
     for rank, log in enumerate(seen.ranks):
         if log.facts["data"] != due:
             others = {entry.facts["data"] for entry in seen.ranks}
@@ -31,14 +36,42 @@ def _data(seen: Runs) -> Check:
 
 
 def _mean_loss(seen: Runs) -> Check:
-    """Compare the loss of the first global batch with that of its parts, which the same weights have given."""
+    """Compare the loss of batches with that of their parts, of the same outputs."""
     claim = "the loss of a batch is the mean over its samples"
-    if seen.local_statistics or seen.random or seen.known["synchronised"]:
-        return Check("recipe", claim, None, "not made: BatchNorm or random layers see the whole batch in another way")
-    parts, joined = seen.twin.facts["losses"][0], seen.whole.facts["losses"][0]
-    size = abs(joined - parts) / max(abs(parts), 1e-12)
-    if not size <= _MEAN_LIMIT:
-        samples = sum(micro.count for log in seen.ranks for micro in log.micros if micro.update == 1)
-        found = f"{joined:.6g} for {samples} samples, {parts:.6g} for parts of them; is it a sum? take the mean"
-        return Check("recipe", claim, False, found, size, _MEAN_LIMIT, "loss", 1)
-    return Check("recipe", claim, True, f"within {size:.0e}", size, _MEAN_LIMIT)
+    limit = TERMS * float(np.finfo(seen.layout.dtype).eps)
+    source = f"{TERMS} eps, for a sum of losses in another order"
+    made = seen.probes
+    if not made:
+        reasons = [probe for probe in seen.whole.facts["probes"] if isinstance(probe, str)]
+        return Check("recipe", claim, None, f"not made: {[*reasons, 'there was no update'][0]}")
+    furthest = 0.0
+    for number, probe in enumerate(made, 1):
+        joined, parts = probe["joined"]["loss"], probe["parts"]["loss"]
+        parts = parts if probe["weighted"] is None else probe["weighted"]
+        size = abs(joined - parts) / max(probe["scale"]["loss"], 1e-30)
+        if not size <= limit:
+            found = (
+                f"{joined:.6g} for {probe['samples']} samples, {parts:.6g} for parts of them; is it a sum? take the "
+                "mean; is it the mean over what a mask or weights let count? divide by the samples"
+            )
+            return Check("recipe", claim, False, found, size, limit, "loss", number, source)
+        furthest = max(furthest, size)
+    found = f"within {furthest:.0e} on {len(made)} batches{', by the weights of classes' * seen.weighs_classes}"
+    return Check("recipe", claim, True, found, furthest, limit, source=source)
+
+
+def _parts_make_the_whole(seen: Runs) -> Iterator[Check]:
+    """Compare training on the ranks' batches one by one with training on all their samples at once."""
+    if seen.known["synchronised"] or seen.local_statistics or seen.random or seen.weighs_classes:
+        return
+    unjoined = seen.whole.facts["unjoined"]
+    if unjoined:
+        yield Check("recipe", "training on global batches is training on their parts", None, unjoined)
+        return
+    for group, what in GROUPS.items():
+        claim = f"{what} of training on global batches are those of training on their parts, but for rounding"
+        found = follows(seen, seen.parts, seen.whole, group, Check("recipe", claim, True, ""))
+        if found.passed is False:
+            hint = "; the loss of a batch is not the mean over its samples, or the model looks at them together"
+            found = dataclasses.replace(found, found=found.found + hint)
+        yield found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hvdkit.tools.verification.layout import Layout
+from hvdkit.tools.verification.randomness import HIDDEN
+from hvdkit.tools.verification.resuming import Resumption
 from hvdkit.tools.verification.storage import Log
 
 
@@ -19,11 +21,15 @@ class Runs:
         known: What the survey found.
         ranks: One log for each rank.
         twin: One process that summed the ranks' micro-batches in rank order.
+        rounded: The twin once more, its weights rounded otherwise while gradients are taken.
         whole: One process on whole global batches.
-        resumed: The ranks of a run that went on from a checkpoint; empty if there is none.
+        resumed: The ranks of each run that went on from a checkpoint; empty if there is none.
         local_statistics: Layers whose statistics are each rank's own.
-        random: Whether training draws random numbers although dropout is frozen.
-        dropout: Whether there are layers with dropout.
+        random: Whether training draws random numbers that cannot be switched off.
+        dropout: Whether it draws random numbers that can be switched off.
+        quiet: The twin once more with randomness switched off, as on whole batches; None where there is none.
+        limits: What rounding can do to each group of arrays, once it is worked out.
+        unresumed: How the runs that go on from a checkpoint failed, if they did.
     """
 
     framework: str
@@ -31,11 +37,25 @@ class Runs:
     known: dict[str, Any]
     ranks: list[Log]
     twin: Log
+    rounded: Log
     whole: Log
-    resumed: list[Log]
+    resumed: list[tuple[Resumption, list[Log]]]
     local_statistics: list[str]
     random: bool
     dropout: bool
+    quiet: Log | None = None
+    unresumed: str | None = None
+    limits: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> Log:
+        """What is held against whole batches: the twin, without random numbers."""
+        return self.quiet or self.twin
+
+    @property
+    def hidden(self) -> bool:
+        """Whether training draws random numbers that cannot be drawn again."""
+        return bool(self.known["randomness"] == HIDDEN)
 
     @property
     def updates(self) -> int:
@@ -46,3 +66,19 @@ class Runs:
     def on_cpu(self) -> bool:
         """Whether the ranks computed on the CPU."""
         return all(log.facts["device"].lower() == "cpu" for log in self.ranks)
+
+    @property
+    def exact(self) -> bool:
+        """Whether ranks and twin add up the same numbers in the same order, bit for bit."""
+        same_sums = self.framework == "torch" and self.layout.size == 2 and self.on_cpu
+        return same_sums and not self.known["reordered"] and not self.known["synchronised"]
+
+    @property
+    def probes(self) -> list[dict[str, Any]]:
+        """What was seen of loss and metrics of batches and of their parts."""
+        return [probe for probe in self.whole.facts["probes"] if isinstance(probe, dict)]
+
+    @property
+    def weighs_classes(self) -> bool:
+        """Whether the loss is known to divide by the weights of classes, which ranks have different sums of."""
+        return any(probe["weighted"] is not None for probe in self.probes)

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hvdkit.engines.choice import choose_to_start
@@ -15,13 +14,23 @@ from hvdkit.process.environment import library_of
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.tools.launch.function import run
 from hvdkit.tools.verification import contracts, jobs, outcomes
+from hvdkit.tools.verification.exemptions import exemptions, left_out
 from hvdkit.tools.verification.jobs import Job
 from hvdkit.tools.verification.layout import check_dtype
+from hvdkit.tools.verification.metric_contract import metrics
 from hvdkit.tools.verification.preflight import check_framework
+from hvdkit.tools.verification.random_contract import random_contract
+from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, KEPT, REPLAYED
 from hvdkit.tools.verification.recipe_contract import recipe_contract
+from hvdkit.tools.verification.replay_job import replay
 from hvdkit.tools.verification.report import Check, Report
+from hvdkit.tools.verification.resume_job import resume
+from hvdkit.tools.verification.resuming import plan_resumptions
+from hvdkit.tools.verification.resumption import checkpoints
 from hvdkit.tools.verification.runs import Runs
+from hvdkit.tools.verification.shard_contract import shard_contract
 from hvdkit.tools.verification.source import Source
+from hvdkit.tools.verification.statistics_contract import statistics_contract
 from hvdkit.tools.verification.storage import Log
 
 Say = Callable[[str], None]
@@ -74,7 +83,7 @@ def verify(
             report.error = str(error)
             return report
         report.updates = seen.layout.updates
-        report.exemptions = _exemptions(seen)
+        report.exemptions = exemptions(seen)
         report.checks = judge(seen)
     return report
 
@@ -90,13 +99,15 @@ def judge(seen: Runs) -> list[Check]:
         contracts.pin_contract(seen),
         *recipe_contract(seen),
         *contracts.broadcast_contract(seen),
-        *contracts.shard_contract(seen),
+        *random_contract(seen),
+        *shard_contract(seen),
         contracts.rate_contract(seen),
+        *statistics_contract(seen),
         outcomes.agreement(seen),
         *outcomes.against_twin(seen),
-        *outcomes.against_whole(seen),
-        *outcomes.metrics(seen),
-        outcomes.checkpoints(seen),
+        *metrics(seen),
+        *checkpoints(seen),
+        *left_out(seen),
     ]
 
 
@@ -108,61 +119,59 @@ def _gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
         raise RecipeError(f"the recipe does not run on one process: {str(error).removeprefix('rank 0: ')}") from None
     layout = known["layout"]
     _estimate(known, size, job.folder, say)
-    job = replace(job, layout=layout)
+    job = replace(job, layout=layout, randomness=known["randomness"])
     say(f"hvdkit: {size} processes, {layout.updates} updates in {layout.epochs} epochs, engine {job.engine}")
-    _ranks(job, "ranks", size)
+    run(jobs.train, (job,), np=size, engine=job.engine, verbose=False)
     ranks = _logs(job, "ranks", size)
     threads = ranks[0].facts["threads"]
     say("hvdkit: one process on the same batches, as their twin and on whole global batches")
-    _alone(jobs.replay, job, threads)
+    _alone(replay, job, threads)
     layers = known["layers"]
-    known["kept"] = layout.samples or layout.updates * known["global_batch"]
     seen = Runs(
         framework=job.framework,
         layout=layout,
         known=known,
         ranks=ranks,
         twin=Log.load(f"{job.folder}/twin"),
+        rounded=Log.load(f"{job.folder}/rounded"),
         whole=Log.load(f"{job.folder}/whole"),
         resumed=[],
         local_statistics=[
             name for name, kind in layers if "BatchNorm" in kind and "Sync" not in kind and not known["synchronised"]
         ],
-        random=known["random"],
-        dropout=any("Dropout" in kind for _, kind in layers),
+        random=known["randomness"] in (KEPT, HIDDEN),
+        dropout=known["randomness"] in (REPLAYED, FROZEN),
+        quiet=Log.load(f"{job.folder}/quiet") if known["randomness"] == REPLAYED else None,
     )
     if any(check.passed is False for check in judge(seen)):
         return seen
-    say("hvdkit: the processes once more, from the checkpoint of the first epoch")
-    _keep_first_checkpoint(job.folder)
-    _ranks(job, "resumed", size)
-    return replace(seen, resumed=_logs(job, "resumed", size))
+    plans = list(plan_resumptions(job.folder, layout, known["stop_at"], ranks[0]))
+    say(f"hvdkit: the processes once more, from {', '.join(plan.words for plan in plans)}")
+    # metrics that keep a state would bring it along from one run to the next
+    together = [[plan] for plan in plans] if known["metrics_with_states"] else [plans]
+    try:
+        for some in together:
+            run(resume, (job, some), np=size, engine=job.engine, verbose=False)
+    except LaunchError as error:
+        return replace(seen, unresumed=str(error))
+    return replace(seen, resumed=[(plan, _logs(job, plan.name, size)) for plan in plans])
 
 
 def _alone(function: Any, *args: Any) -> Any:
     return run(function, args, np=1, engine="serial", verbose=False)[0]
 
 
-def _ranks(job: Job, name: str, size: int) -> None:
-    run(jobs.train, (job, name), np=size, engine=job.engine, verbose=False)
-
-
 def _logs(job: Job, name: str, size: int) -> list[Log]:
     return [Log.load(f"{job.folder}/{name}-{rank}") for rank in range(size)]
-
-
-def _keep_first_checkpoint(folder: str) -> None:
-    for path in sorted(Path(folder, "checkpoints").iterdir())[1:]:
-        path.unlink()
 
 
 def _estimate(known: dict[str, Any], size: int, folder: str, say: Say) -> None:
     """Say what the runs will cost, from two steps on one process."""
     start, *steps = known["seconds"]
     updates = known["layout"].updates
-    # ranks (and half of them again), twin and whole batches each compute all micro-batches
-    seconds = 4 * start + 3.5 * size * updates * min(steps) + 4 * max(steps)
-    disk = updates * ((2 * size + 2) * known["state_bytes"] + 2 * known["update_bytes"])
+    # ranks, twice the twin and the whole batches compute all micro-batches, runs that go on three parts of two
+    seconds = 4 * start + 5.5 * size * updates * min(steps) + 5 * max(steps)
+    disk = updates * ((2.7 * size + 3) * known["state_bytes"] + 2.7 * known["update_bytes"])
     memory = known["memory"] * size
     say(
         f"hvdkit: {known['weights']:,} weights; about {seconds:.0f} s, {_size(memory)} of memory, "
@@ -175,28 +184,3 @@ def _estimate(known: dict[str, Any], size: int, folder: str, say: Say) -> None:
 
 def _size(number: float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
-
-
-def _exemptions(seen: Runs) -> list[str]:
-    found = []
-    if seen.known["precision"] != "fp32":
-        found.append(
-            f"precision {seen.known['precision']}: verified in full precision, since rounding would hide faults"
-        )
-    if seen.known["compression"] != "none":
-        found.append(f"compression {seen.known['compression']}: verified without: rounding hides faults")
-    if seen.dropout:
-        found.append("dropout: ranks draw masks of their own, as they should; verified with dropout switched off")
-    if seen.local_statistics:
-        found.append(
-            f"BatchNorm ({', '.join(seen.local_statistics[:3])}): each rank normalises by its own batch, as on N "
-            "machines; compared with the twin, which keeps statistics for each rank, not with the global batch"
-        )
-    if seen.random:
-        found.append(
-            "random layers or functions: ranks draw numbers of their own; compared with the twin where it can repeat "
-            "them, not with the global batch"
-        )
-    if "samples" not in seen.twin.facts:
-        found.append("a data set of your own: the batches that ranks took are replayed, but not checked for gaps")
-    return found

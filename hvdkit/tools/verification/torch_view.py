@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hvdkit.process.environment import set_unless_user_has
 from hvdkit.recipe.declaration import Data, Recipe
+from hvdkit.recipe.trees import map_tree
+from hvdkit.tools.verification import torch_data, torch_randomness
 from hvdkit.tools.verification.framework_view import View
-from hvdkit.tools.verification.reference import Gradients, Reference
-from hvdkit.tools.verification.storage import Arrays
-from hvdkit.torch.building import build_loss, build_model, build_optimizer
+from hvdkit.tools.verification.given import Given
+from hvdkit.tools.verification.reference import Reference
+from hvdkit.tools.verification.storage import Arrays, Draws
+from hvdkit.tools.verification.torch_reference import TorchReference, as_array, device_of
+from hvdkit.torch.building import build_loss, build_model
 from hvdkit.torch.models import load_arrays, named_arrays
 
 
@@ -23,9 +28,22 @@ class TorchView(View):
 
     framework = "torch"
 
+    def __init__(self) -> None:
+        self._used: list[float] = []
+        self._compiled = False
+
     def set_dtype(self, dtype: str) -> None:
         """Build models in this dtype from now on."""
         torch.set_default_dtype(getattr(torch, dtype))
+
+    def compute_alike(self) -> None:
+        """Let GPUs add up in one order, without TensorFloat-32."""
+        if not torch.cuda.is_available():
+            return
+        set_unless_user_has("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
     def threads(self) -> int:
         """Return the CPU threads of this process."""
@@ -37,19 +55,20 @@ class TorchView(View):
 
     def build(self, recipe: Recipe, data: Data | None = None) -> Any:
         """Build the recipe's model."""
-        return build_model(recipe.pick("model", "torch"), recipe.seed, _device(), data)
+        self._compiled = recipe.compile
+        return build_model(recipe.pick("model", "torch"), recipe.seed, device_of(), data)
 
     def device(self, model: Any) -> str:
         """Return where a model lies."""
-        return _device(model)
+        return device_of(model)
 
     def parameters(self, model: Any) -> Arrays:
         """Return the parameters."""
-        return {name: _array(value) for name, value in model.named_parameters()}
+        return {name: as_array(value) for name, value in model.named_parameters()}
 
     def statistics(self, model: Any) -> Arrays:
         """Return the buffers."""
-        return {name: _array(value) for name, value in model.named_buffers()}
+        return {name: as_array(value) for name, value in model.named_buffers()}
 
     def slots(self, model: Any, optimizer: Any) -> Arrays:
         """Return the optimizer's state."""
@@ -59,12 +78,12 @@ class TorchView(View):
         for number, state in optimizer.state_dict()["state"].items():
             for name, value in state.items():
                 if isinstance(value, (torch.Tensor, int, float)):
-                    found[f"{name} of {names.get(id(parameters[number]), number)}"] = _array(torch.as_tensor(value))
+                    found[f"{name} of {names.get(id(parameters[number]), number)}"] = as_array(torch.as_tensor(value))
         return found
 
-    def rate(self, optimizer: Any) -> float:
-        """Return the learning rate."""
-        return float(optimizer.param_groups[0]["lr"])
+    def rates(self, optimizer: Any) -> list[float]:
+        """Return the learning rate of each group of parameters, that of the last update if it was noted."""
+        return self._used or [float(group["lr"]) for group in optimizer.param_groups]
 
     def named_arrays(self, model: Any) -> Arrays:
         """Return weights and statistics in the layout that all frameworks share."""
@@ -80,10 +99,8 @@ class TorchView(View):
             yield name, type(module).__name__
 
     def freeze(self, model: Any) -> None:
-        """Switch dropout off."""
-        for module in model.modules():
-            if "Dropout" in type(module).__name__ and hasattr(module, "p"):
-                module.p = 0.0
+        """Switch dropout off; in a compiled model that of layers alone."""
+        torch_randomness.switch_off(model, functions=not self._compiled)
 
     def disturb(self, model: Any, rank: int) -> None:
         """Give a rank other weights and statistics than the root's, for the broadcast to mend."""
@@ -94,118 +111,78 @@ class TorchView(View):
                     noise = torch.rand(value.shape, generator=generator, dtype=torch.float64)
                     value.add_(noise.to(value.device, value.dtype), alpha=0.1)
 
-    def random_state(self, model: Any) -> str:
-        """Return a digest of torch's random state."""
-        return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:16]
+    def draws(self, model: Any) -> Draws:
+        """Return where the generators of Python, NumPy, torch and the model stand."""
+        return torch_randomness.read_draws(model)
 
-    def is_random(self, model: Any, x: Any) -> bool:
+    def set_draws(self, model: Any, draws: Draws) -> None:
+        """Let the generators go on from where they stood."""
+        torch_randomness.write_draws(model, draws)
+
+    def generators_at(self, seed: int) -> AbstractContextManager[None]:
+        """Let all random generators start at a seed inside, and go on afterwards as if nothing had been drawn."""
+        return torch_randomness.generators_at(seed)
+
+    def is_random(self, model: Any, inputs: Any) -> bool:
         """Say whether a training pass draws random numbers."""
         model.train()
-        before = self.random_state(model)
-        with torch.no_grad():
-            model(torch.as_tensor(x).to(_device(model)))
-        return self.random_state(model) != before
+        with torch.no_grad(), torch.random.fork_rng():
+            before = torch.get_rng_state()
+            model(map_tree(lambda part: torch.as_tensor(part).to(device_of(model)), inputs))
+            return not torch.equal(torch.get_rng_state(), before)
+
+    def randomness(self, recipe: Recipe, model: Any, batch: Any) -> str:
+        """Return the kind of randomness in a training pass on a batch, its loss included; dropout is off then."""
+        placed = [map_tree(lambda part: torch.as_tensor(part).to(device_of(model)), side) for side in batch]
+        loss = build_loss(recipe.pick("loss", "torch"))
+        return torch_randomness.kind_of(model, loss, placed, compiled=recipe.compile)
+
+    def given(self, data: Any) -> Given:
+        """Say what a data set, a loader or a stream is."""
+        return torch_data.describe(data)
+
+    def part(self, data: Any, samples: int | None, dtype: str) -> Any:
+        """Return the first samples of a data set or loader, all of them if None, in a dtype."""
+        return data if data is None else torch_data.part(data, samples, dtype)
+
+    def load(self, data: Any, places: list[int]) -> list[Any]:
+        """Return the samples at some places of a data set."""
+        return torch_data.samples_at(data, places)
+
+    def collate(self, data: Any, samples: list[Any]) -> tuple[Any, Any]:
+        """Return a batch of samples as trees of NumPy arrays, inputs and targets."""
+        inputs, targets = torch_data.collated(data, samples)
+        return map_tree(self.array, inputs), map_tree(self.array, targets)
+
+    def read(self, data: Any, samples: int | None, seed: int) -> list[Any]:
+        """Read samples of a stream, which begins anew at its end; None reads it once, to its end."""
+        with self.generators_at(torch_data.seed_of_stream(seed)):
+            return torch_data.from_stream(data, samples)
+
+    def drawn_order(self, data: Any) -> list[int]:
+        """Draw the places of an epoch's samples from a loader's own sampler."""
+        return torch_data.drawn(data)
+
+    def array(self, part: Any) -> NDArray[Any]:
+        """Return a tensor or array of a batch as NumPy's."""
+        return part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part)
 
     def neutral(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return images as NHWC."""
         return x.transpose(0, 2, 3, 1) if x.ndim == 4 else x
 
     def record_batches(self, trainer: Any, recorder: Any) -> None:
-        """Do nothing: the loop trains on the batches that it announces."""
+        """Note the rates that updates are done at: a scheduler's are others between them."""
 
-    def random_now(self) -> Arrays:
-        """Return the random state that a pass draws from."""
-        return {"random": torch.get_rng_state().numpy()}
+        def note(optimizer: Any, *_: Any) -> None:
+            self._used = [float(group["lr"]) for group in optimizer.param_groups]
+
+        self._used = []
+        trainer.optimizer.register_step_pre_hook(note)
 
     def reference(self, recipe: Recipe) -> Reference:
         """Make the reference."""
         return TorchReference(self, recipe)
-
-
-class TorchReference(Reference):
-    """The reference in torch."""
-
-    def __init__(self, view: TorchView, recipe: Recipe) -> None:
-        model = view.build(recipe)
-        super().__init__(recipe, model, *build_optimizer(recipe.pick("optimizer", "torch"), model))
-        self._loss = build_loss(recipe.pick("loss", "torch"))
-        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-
-    def gradients(self, arrays: Arrays, weight: float, count: int) -> Gradients:
-        """Return the gradients of ``weight`` times the mean loss, and note loss and metrics."""
-        if "random" in arrays:
-            torch.set_rng_state(torch.from_numpy(arrays["random"]))
-        self.model.train()
-        self.optimizer.zero_grad()
-        x, y = (torch.from_numpy(arrays[name]).to(_device(self.model)) for name in ("x", "y"))
-        outputs = self.model(x)
-        loss = self._loss(outputs, y)
-        (loss if weight == 1.0 else loss * weight).backward()
-        self._measure(loss, outputs, y, count)
-        return [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
-
-    def _measure(self, loss: Any, outputs: Any, y: Any, count: int) -> None:
-        self.note("loss", float(loss.detach()), count)
-        for entry in self.recipe.metrics:
-            if isinstance(entry, str):
-                if outputs.dim() == y.dim() + 1 and outputs.shape[1] > 1:
-                    self.note("accuracy", float((outputs.argmax(1) == y).double().mean()), count)
-            elif not hasattr(entry, "update"):
-                name = getattr(entry, "__name__", type(entry).__name__)
-                self.note(name, float(entry(outputs.detach(), y)), count)
-
-    def apply(self, gradients: Gradients, rate: float) -> None:
-        """Clip the gradients and update the weights."""
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        limit = self.recipe.distribute.clip_norm if self.recipe.distribute else None
-        grads = [gradient for gradient in gradients if gradient is not None]
-        if limit is not None and grads:
-            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in grads]))
-            for gradient in grads:
-                gradient.mul_((limit / norm).clamp(max=1.0))
-        for group, own in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate if own == self._rates[0] else own * (rate / self._rates[0])
-        self.optimizer.step()
-
-    def evaluate(self, x: Any, y: Any) -> None:
-        """Note loss and metrics of neutral arrays, without training."""
-        self.model.eval()
-        place = _device(self.model)
-        inputs = torch.from_numpy(x)
-        inputs = inputs.permute(0, 3, 1, 2) if inputs.dim() == 4 else inputs
-        targets = torch.from_numpy(y)
-        targets = targets if targets.is_floating_point() else targets.long()
-        with torch.no_grad():
-            for start in range(0, len(x), self.recipe.batch_size):
-                part = slice(start, start + self.recipe.batch_size)
-                outputs, labels = self.model(inputs[part].to(place)), targets[part].to(place)
-                self._measure(self._loss(outputs, labels), outputs, labels, len(labels))
-
-    def statistics(self) -> Arrays:
-        """Return the buffers."""
-        return {name: _array(value) for name, value in self.model.named_buffers()}
-
-    def write(self, arrays: Arrays) -> None:
-        """Assign parameters or buffers by name."""
-        tensors = dict([*self.model.named_parameters(), *self.model.named_buffers()])
-        with torch.no_grad():
-            for name, value in arrays.items():
-                tensors[name].copy_(torch.from_numpy(np.array(value)))
-
-
-def _device(model: Any = None) -> str:
-    parameter = next(iter(model.parameters()), None) if model is not None else None
-    if parameter is not None:
-        return str(parameter.device)
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
-
-
-def _array(tensor: Any) -> NDArray[Any]:
-    value = tensor.detach().cpu()
-    array: NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
-    return array
 
 
 def make_view(framework: str) -> TorchView:

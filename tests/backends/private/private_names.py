@@ -131,6 +131,31 @@ TABLE = (
     PrivateName(
         "keras", "model:_flatten_layers", "hvdkit/tools/verification/keras_view.py", "see layers inside of layers, too"
     ),
+    PrivateName(
+        "keras", "model:_flatten_layers", "hvdkit/tools/verification/keras_tf_random.py", "find generators in layers"
+    ),
+    PrivateName(
+        "keras",
+        "model:_flatten_layers",
+        "hvdkit/tools/verification/keras_arguments.py",
+        "see what layers are made with",
+    ),
+    *(
+        PrivateName(
+            "tf",
+            f"tensorflow.python.ops.gen_random_ops.{name}",
+            "hvdkit/tools/verification/keras_tf_random.py",
+            "draw random numbers from a state that can be set",
+        )
+        for name in (
+            "random_standard_normal",
+            "random_uniform",
+            "random_uniform_int",
+            "truncated_normal",
+            "random_shuffle",
+            "multinomial",
+        )
+    ),
     PrivateName("keras 3", "sgd:_backend_update_step", VERSIONS, "change gradients after clipping", "hook"),
     PrivateName(
         "keras 3",
@@ -139,6 +164,13 @@ TABLE = (
         "tell optimizers that apply gradients in their own way",
     ),
     PrivateName("keras 3", "sgd:_trainable_variables", VERSIONS, "know what gradients belong to", "value"),
+    PrivateName(
+        "keras 3",
+        "sgd:_trainable_variables",
+        "hvdkit/tools/verification/scripts/keras_watch.py",
+        "know what a script's optimizer trains",
+        "value",
+    ),
     PrivateName(
         "keras 3",
         "keras.src.backend.common.masking.get_keras_mask",

@@ -10,7 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 # of hvdkit's own objects, or of its marks on those of others; the last two are in Python's documentation
 NOT_FOREIGN = {
+    "_batches",
     "_channel",
+    "_compression",
     "_world",
     "_keras_channel",
     "_hvdkit_fit",
