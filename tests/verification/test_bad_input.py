@@ -84,7 +84,7 @@ def test_a_framework_that_is_not_installed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "give one of --framework and --across"),
+        ((), "to verify a recipe, give --framework"),
         (("--across", "torch"), "give two or three different frameworks"),
         (("--across", "torch,torch"), "give two or three different frameworks"),
         (("--framework", "caffe"), "'caffe' is not one of 'torch', 'tf', 'keras'"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hvdkit.tools.verification.distances import amount, distance, first_apart, largest
+from hvdkit.tools.verification.rounding import Rounding
 
 START = {"w": np.zeros(3), "b": np.zeros(2)}
 MOVED = {"w": np.array([3.0, 0.0, 0.0]), "b": np.array([0.0, 4.0])}
@@ -46,3 +47,15 @@ def test_the_first_array_over_the_limit_is_named_else_the_furthest():
     assert first_apart(other, MOVED, START, 0.05) == "b"
     assert first_apart(other, MOVED, START, 0.005) == "w"
     assert first_apart({}, MOVED, START, 0.1) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rounding_moves_numbers_by_at_most_eight_units_in_the_last_place(dtype):
+    value = np.random.default_rng(0).normal(size=1000).astype(dtype)
+    moved = Rounding(1).moved(value)
+    assert moved.dtype == value.dtype
+    units = np.abs(moved - value) / np.spacing(np.abs(value))
+    assert 7 <= units.max() <= 16  # the unit itself halves below a power of two
+    assert (units > 0).mean() > 0.9
+    assert np.array_equal(Rounding(1).moved(value), moved)
+    assert Rounding(1).moved(np.arange(3)).tolist() == [0, 1, 2]

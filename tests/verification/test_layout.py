@@ -23,7 +23,7 @@ def test_an_epoch_ends_as_on_all_the_data(samples, uneven, steps):
     if uneven == "drop" and samples < 8:
         return
     layout = Layout.fit(asked, samples, 2, steps, "float32")
-    assert layout.epochs >= 2
+    assert layout.epochs >= 3  # to resume from a first and from a later file
     assert layout.updates >= steps
     assert layout.samples <= samples
     assert layout.samples % 8 == samples % 8 or layout.samples == samples
