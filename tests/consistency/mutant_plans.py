@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 from dataclasses import replace
 from typing import Any
 
-from mutant_recipes import backends, mutant
+import numpy as np
+from mutant_recipes import backends, data, mutant
 
+import hvdkit
 from hvdkit.job import world
+from hvdkit.process.environment import launched_as
 from hvdkit.recipe import plan
+from hvdkit.recipe.evaluation import EvaluationPlan
 
 
 @mutant("shard", nodes=True)
@@ -69,6 +75,91 @@ def short_batches_unweighted() -> None:
             yield replace(part, weight=1.0)
 
     plan.ShardPlan.split = changed  # type: ignore[method-assign]
+
+
+class Rows:
+    """A map-style data set of the user's own."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.x[place], self.y[place]
+
+
+def rows() -> hvdkit.Data:
+    given = data()
+    return hvdkit.Data(Rows(*given.train), Rows(*given.validation))
+
+
+@mutant("shard", ("torch",), data=rows)
+def same_shard_of_rows() -> None:
+    """All ranks take rank 0's part of a data set of the user's own."""
+    split = plan.ShardPlan.split
+    plan.ShardPlan.split = lambda self, block, rank: split(self, block, 0)  # type: ignore[method-assign]
+
+
+@mutant("shard", ("torch",), data=rows)
+def shard_of_a_shard() -> None:
+    """Each rank takes its part of its part."""
+    split = plan.ShardPlan.split
+
+    def changed(self: Any, block: Any, rank: int) -> Any:
+        return split(self, np.resize(block[rank :: self.size], len(block)), rank)
+
+    plan.ShardPlan.split = changed  # type: ignore[method-assign]
+
+
+@mutant("shard", ("torch",), data=rows)
+def other_samples_than_named() -> None:
+    """The loader of rank 1 brings other samples than the plan names."""
+    source = importlib.import_module("hvdkit.torch.sharding").LoaderSource
+    load = source.load
+
+    def changed(self: Any, parts: Any) -> Any:
+        shift, samples = world.current().rank, len(self.dataset)
+        return load(self, [replace(part, indices=(part.indices + shift) % samples) for part in parts])
+
+    source.load = changed
+
+
+@mutant("shard")
+def validation_of_rank_0() -> None:
+    """All ranks evaluate rank 0's part."""
+    batches = EvaluationPlan.micro_batches
+    EvaluationPlan.micro_batches = lambda self, rank: batches(self, 0)  # type: ignore[method-assign]
+
+
+@mutant("shard", ("torch",), data=rows)
+def gap_in_the_validation() -> None:
+    """The last validation sample is never evaluated."""
+    batches = EvaluationPlan.micro_batches
+
+    def changed(self: Any, rank: int) -> Any:
+        return batches(replace(self, samples=self.samples - 1), rank)
+
+    EvaluationPlan.micro_batches = changed  # type: ignore[method-assign]
+
+
+def rows_of_rank(part: str) -> hvdkit.Data:
+    """Return data of which one part is another on rank 1."""
+    given = rows()
+    if launched_as().rank == 1:
+        getattr(given, part).x = getattr(given, part).x + 1
+    return given
+
+
+@mutant("recipe", ("torch",), data=functools.partial(rows_of_rank, "train"))
+def other_rows_on_a_rank() -> None:
+    """The recipe gives rank 1 other training data."""
+
+
+@mutant("recipe", ("torch",), data=functools.partial(rows_of_rank, "validation"))
+def other_validation_on_a_rank() -> None:
+    """The recipe gives rank 1 other validation data."""
 
 
 # step 4

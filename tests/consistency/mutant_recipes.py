@@ -62,25 +62,25 @@ def data() -> hvdkit.Data:
     return hvdkit.Data((x[:SAMPLES], y[:SAMPLES]), (x[SAMPLES:], y[SAMPLES:]))
 
 
-def torch_net(normal: bool = False) -> Any:
+def torch_net(normal: bool = False, dropout: bool = False) -> Any:
     import torch
 
-    middle = torch.nn.BatchNorm1d(8) if normal else torch.nn.Tanh()
+    middle = torch.nn.BatchNorm1d(8) if normal else torch.nn.Dropout(0.4) if dropout else torch.nn.Tanh()
     return torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), middle, torch.nn.Linear(8, CLASSES))
 
 
-def keras_net(normal: bool = False) -> Any:
+def keras_net(normal: bool = False, dropout: bool = False) -> Any:
     from hvdkit.keras_common.compat import keras
 
     layers = keras().layers
     inputs = keras().Input((FEATURES,))
-    middle = layers.BatchNormalization() if normal else layers.Activation("tanh")
+    middle = layers.BatchNormalization() if normal else layers.Dropout(0.4) if dropout else layers.Activation("tanh")
     return keras().Model(inputs, layers.Dense(CLASSES)(middle(layers.Dense(8)(inputs))))
 
 
-def nets(normal: bool) -> dict[str, Any]:
-    keras_one = functools.partial(keras_net, normal)
-    return {"torch": functools.partial(torch_net, normal), "tf": keras_one, "keras": keras_one}
+def nets(normal: bool, dropout: bool = False) -> dict[str, Any]:
+    keras_one = functools.partial(keras_net, normal, dropout)
+    return {"torch": functools.partial(torch_net, normal, dropout), "tf": keras_one, "keras": keras_one}
 
 
 recipe = hvdkit.Recipe(
@@ -96,6 +96,31 @@ recipe = hvdkit.Recipe(
 normalised = recipe.replace(model=nets(True))
 synchronised = normalised.replace(distribute=hvdkit.Distribute(sync_batchnorm=True))
 accumulated = recipe.replace(distribute=hvdkit.Distribute(accumulate=2, clip_norm=0.1), optimizer=hvdkit.Adam(lr=0.01))
+
+
+def mean_of_outputs(outputs: Any, targets: Any) -> Any:
+    """A metric that is a mean, in torch."""
+    return outputs.mean()
+
+
+def mean_output(targets: Any, outputs: Any) -> Any:
+    """A metric that is a mean, in tf and keras."""
+    import tensorflow as tf
+
+    return tf.reduce_mean(outputs, -1)
+
+
+def measured() -> hvdkit.Recipe:
+    """A recipe with metrics of all kinds."""
+    if backends()[0].__name__ == "hvdkit.torch":
+        import torchmetrics
+
+        held = torchmetrics.Accuracy(task="multiclass", num_classes=CLASSES, top_k=2)
+        return recipe.replace(metrics=("accuracy", mean_of_outputs, held))
+    from hvdkit.keras_common.compat import keras
+
+    held = keras().metrics.SparseTopKCategoricalAccuracy(2, name="best_two")
+    return recipe.replace(metrics=("accuracy", mean_output, held))
 
 
 def backends() -> list[Any]:

@@ -63,8 +63,8 @@ def optimizer_stepped_by_the_broadcast() -> None:
 def optimizer_not_restored() -> None:
     """A resumed run starts with an empty optimizer."""
     for backend in backends():
-        restore = backend.restore
-        backend.restore = lambda path, model, optimizer=None, read=restore: read(path, model)
+        take = backend.take_saved
+        backend.take_saved = lambda read, model, optimizer=None, take=take: take(read, model)
 
 
 @mutant("checkpoint")

@@ -8,10 +8,18 @@ A mutant is in force in every process that loads this file, so that nothing but 
 from __future__ import annotations
 
 from mutant_gradients import *  # noqa: F403
+from mutant_measures import *  # noqa: F403
 from mutant_plans import *  # noqa: F403
+from mutant_rates import *  # noqa: F403
 from mutant_recipes import MUTANTS as MUTANTS
 from mutant_recipes import accumulated as accumulated
+from mutant_recipes import measured as measured
 from mutant_recipes import normalised as normalised
 from mutant_recipes import recipe as recipe
 from mutant_recipes import synchronised as synchronised
+from mutant_records import *  # noqa: F403
+from mutant_resumes import *  # noqa: F403
+from mutant_samples import *  # noqa: F403
+from mutant_starts import *  # noqa: F403
 from mutant_states import *  # noqa: F403
+from mutant_updates import *  # noqa: F403
