@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
 
 def look(name: str, combination: Combination) -> dict[str, Any]:
     """Return the step that the tool names, and its words."""
-    report, finished = run_verify(f"{MUTANTS_FILE}:{name}", combination, "--steps", "6")
+    shared = MUTANTS[name].step == "pin"
+    report, finished = run_verify(f"{MUTANTS_FILE}:{name}", combination, "--steps", "6", threads_shared=shared)
     if report is None:
         return {"step": None, "found": finished.stderr.strip().splitlines()[-1], "seconds": finished.seconds}
     fault = report["fault"] or {"step": None, "found": report["error"] or "nothing"}

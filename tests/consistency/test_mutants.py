@@ -37,7 +37,8 @@ def cases():
 
 @pytest.mark.parametrize(("name", "combination"), list(cases()))
 def test_a_mutant_is_caught_and_its_step_named(name, combination):
-    report, finished = run_verify(f"{MUTANTS_FILE}:{name}", combination, "--steps", "6")
+    shared = MUTANTS[name].step == "pin"
+    report, finished = run_verify(f"{MUTANTS_FILE}:{name}", combination, "--steps", "6", threads_shared=shared)
     assert finished.code == 1, finished.stdout + finished.stderr
     assert report["error"] is None
     assert not report["passed"]

@@ -13,13 +13,24 @@ from limits import HANG_SECONDS
 from rank_jobs import Finished, Job
 from ranks import Combination
 
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 ROOT = Path(__file__).parents[2]
 MUTANTS_FILE = str(ROOT / "tests" / "consistency" / "mutants.py")
 
 
-def run_verify(recipe: str, combination: Combination, *flags: str) -> tuple[Any, Finished]:
-    """Run the command; return its report, None if it wrote none."""
-    command = [sys.executable, "-m", "hvdkit", "verify", recipe, "--framework", combination.framework]
+def run_verify(
+    recipe: str, combination: Combination, *flags: str, threads_shared: bool = False
+) -> tuple[Any, Finished]:
+    """Run the command; return its report, None if it wrote none.
+
+    Args:
+        recipe: In a file.
+        combination: Framework, engine and processes.
+        *flags: More arguments.
+        threads_shared: Let hvdkit share the threads, which tests set to one for each process.
+    """
+    unset = [part for name in _THREADS for part in ("-u", name)] if threads_shared else []
+    command = ["env", *unset, sys.executable, "-m", "hvdkit", "verify", recipe, "--framework", combination.framework]
     command += ["-np", str(combination.size), "--engine", combination.engine, "--json", *flags]
     options: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     began = time.monotonic()
