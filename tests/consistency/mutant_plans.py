@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from mutant_recipes import backends, data, mutant
+from mutant_recipes import data, mutant
+from mutant_tools import everywhere
 
 import hvdkit
 from hvdkit.job import world
@@ -168,14 +168,15 @@ def other_validation_on_a_rank() -> None:
 @mutant("scale_lr")
 def rate_not_scaled() -> None:
     """The learning rate of one process on N."""
-    _everywhere("scale_factor", lambda rule, ratio: 1.0)
+    everywhere(plan, "scale_factor", lambda rule, ratio: 1.0)
 
 
 @mutant("scale_lr", nodes=True)
 def rate_scaled_by_local_size() -> None:
     """Two nodes with one process each count as one process."""
     scale_factor = plan.scale_factor
-    _everywhere(
+    everywhere(
+        plan,
         "scale_factor",
         lambda rule, ratio: scale_factor(rule, ratio // world.current().size * world.current().local_size),
     )
@@ -185,20 +186,10 @@ def rate_scaled_by_local_size() -> None:
 def rate_scaled_twice() -> None:
     """N squared."""
     scale_factor = plan.scale_factor
-    _everywhere("scale_factor", lambda rule, ratio: scale_factor(rule, ratio) ** 2)
+    everywhere(plan, "scale_factor", lambda rule, ratio: scale_factor(rule, ratio) ** 2)
 
 
 @mutant("scale_lr")
 def no_warmup() -> None:
     """The scaled rate from the first update on."""
     plan.LearningRate.warmup_steps = property(lambda self: 0)  # type: ignore[assignment, method-assign]
-
-
-def _everywhere(name: str, value: Any) -> None:
-    """Replace a function in every module that has imported it, and in those that will."""
-    old = getattr(plan, name)
-    setattr(plan, name, value)
-    backends()
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("hvdkit") and getattr(module, name, None) is old:
-            setattr(module, name, value)
