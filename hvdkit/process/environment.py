@@ -127,8 +127,3 @@ def prefer(name: str, value: str, environ: MutableMapping[str, str] = os.environ
 def ensure_home() -> None:
     """Set HOME from the user database where it is missing, as in services: no command of Open MPI runs without it."""
     prefer("HOME", os.path.expanduser("~"))
-
-
-def set_unless_user_has(name: str, value: str) -> None:
-    """Set a variable for libraries that start later in this process, unless it is set already."""
-    os.environ.setdefault(name, value)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from limits import HANG_SECONDS
-from rank_jobs import Finished, Job
+from rank_jobs import Finished
 from ranks import Combination
+from verify_runs import report_of
 
 
 def verify_script(
@@ -22,15 +19,7 @@ def verify_script(
     """Run the command in a folder; return its report, None if it wrote none."""
     command = [sys.executable, "-m", "hvdkit", "verify", "-np", str(combination.size), "--json"]
     command += ["--engine", combination.engine, "--steps", str(steps), str(script), *flags]
-    options: dict[str, Any] = {"cwd": cwd, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    began = time.monotonic()
-    job = Job(command, "serial", 1, dict(combination.env), **options)
-    try:
-        out, err = job.process.communicate(timeout=HANG_SECONDS)
-    finally:
-        job.end()
-    finished = Finished(job.process.returncode, out, err, time.monotonic() - began)
-    return (json.loads(out) if out.strip() else None), finished
+    return report_of(command, combination, cwd)
 
 
 def edited(text: str, *edits: tuple[str, str]) -> str:

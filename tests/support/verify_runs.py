@@ -32,7 +32,12 @@ def run_verify(
     unset = [part for name in _THREADS for part in ("-u", name)] if threads_shared else []
     command = ["env", *unset, sys.executable, "-m", "hvdkit", "verify", recipe, "--framework", combination.framework]
     command += ["-np", str(combination.size), "--engine", combination.engine, "--json", *flags]
-    options: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return report_of(command, combination, ROOT)
+
+
+def report_of(command: list[str], combination: Combination, cwd: Path) -> tuple[Any, Finished]:
+    """Run a command in a folder; return its report, None if it wrote none."""
+    options: dict[str, Any] = {"cwd": cwd, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     began = time.monotonic()
     job = Job(command, "serial", 1, dict(combination.env), **options)
     try:

@@ -11,6 +11,9 @@ from jax.experimental import io_callback
 
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.tools.verification.keras_ops import OpsReference, tensors
+from hvdkit.tools.verification.keras_ops import draw_from_state as draw_from_state
+from hvdkit.tools.verification.keras_ops import generators_of as generators_of
+from hvdkit.tools.verification.keras_ops import state_of as state_of
 from hvdkit.tools.verification.reference import Gradients
 from hvdkit.tools.verification.storage import Draws
 
@@ -50,23 +53,6 @@ def draws() -> Draws:
 def set_draws(draws: Draws) -> None:
     """Do nothing."""
     del draws
-
-
-def draw_from_state(model: Any) -> None:
-    """Do nothing: what JAX draws from can be set, or is the model's."""
-    del model
-
-
-def state_of(model: Any) -> list[Any]:
-    """Return no variable beside those that Keras has."""
-    del model
-    return []
-
-
-def generators_of(model: Any) -> list[Any]:
-    """Return the variables of no generator: layers keep none of the library's."""
-    del model
-    return []
 
 
 def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> None:

@@ -13,6 +13,23 @@ from hvdkit.tools.verification.keras_reference import KerasReference
 from hvdkit.tools.verification.reference import Gradients
 
 
+def draw_from_state(model: Any) -> None:
+    """Do nothing: what these libraries draw from can be set, or is the model's."""
+    del model
+
+
+def state_of(model: Any) -> list[Any]:
+    """Return no variable beside those that Keras has."""
+    del model
+    return []
+
+
+def generators_of(model: Any) -> list[Any]:
+    """Return the variables of no generator: layers keep none of the library's."""
+    del model
+    return []
+
+
 class OpsReference(KerasReference):
     """The reference by ``keras.ops``."""
 

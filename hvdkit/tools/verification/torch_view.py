@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hvdkit.process.environment import set_unless_user_has
+from hvdkit.process.environment import prefer
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.recipe.trees import map_tree
 from hvdkit.tools.verification import torch_data, torch_randomness
@@ -40,7 +40,7 @@ class TorchView(View):
         """Let GPUs add up in one order, without TensorFloat-32."""
         if not torch.cuda.is_available():
             return
-        set_unless_user_has("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        prefer("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
