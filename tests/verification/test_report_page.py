@@ -10,8 +10,10 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from limits import HANG_SECONDS
 
+from hvdkit.tools.verification.command import verify_command
 from hvdkit.tools.verification.report import Check, Report
 from hvdkit.tools.verification.report_page import page
 
@@ -60,6 +62,13 @@ def test_a_browser_shows_curves_table_and_verdict(tmp_path: Path):
     ]  # fmt: skip
     for words in ("failed: step 'distribute' is at fault", "dropout: masks differ", "statistics agree (not made"):
         assert words in seen["text"]
+
+
+def test_a_page_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path):
+    page_file = str(tmp_path / "missing" / "page.html")
+    result = CliRunner().invoke(verify_command, ["recipe.py", "--framework", "torch", "--report", page_file])
+    assert result.exit_code == 2
+    assert f"--report {page_file} cannot be written: No such file or directory" in result.output
 
 
 def test_a_report_without_curves_has_no_drawing():

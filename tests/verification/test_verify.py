@@ -28,8 +28,9 @@ def claims(report, step):
 
 
 @pytest.mark.parametrize("combination", [*EVERY[:2], *slowly(EVERY[2:])])
-def test_the_example_is_verified(combination):
-    report, finished = run_verify("examples/mnist.py", combination, "--steps", "5")
+def test_the_example_is_verified(combination, tmp_path: Path):
+    page = tmp_path / "page.html"
+    report, finished = run_verify("examples/mnist.py", combination, "--steps", "5", "--report", str(page))
     assert finished.code == 0, finished.stdout + finished.stderr
     assert report["passed"]
     assert report["fault"] is None
@@ -37,6 +38,9 @@ def test_the_example_is_verified(combination):
     steps = {"recipe", "init", "pin", "broadcast", "shard", "scale_lr", "distribute", "average", "checkpoint"}
     assert {check["step"] for check in report["checks"] if check["passed"]} == steps
     assert "weights; about" in finished.stderr
+    shown = page.read_text(encoding="utf-8")
+    assert "verified: 2 processes compute what one would" in shown
+    assert shown.count("<polyline") == 8
 
 
 def check_short_batches(report):
