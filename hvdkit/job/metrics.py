@@ -31,13 +31,6 @@ class Sums:
         """Return sum and count of every name."""
         return {name: list(entry) for name, entry in self._totals.items()}
 
-    def joined(self, other: Sums) -> Sums:
-        """Return these sums and others."""
-        both = Sums()
-        both.add_totals(self.totals())
-        both.add_totals(other.totals())
-        return both
-
     def count(self, name: str) -> float:
         """Return how many samples stand behind a value."""
         return self._totals.get(name, (0.0, 0.0))[1]

@@ -73,8 +73,9 @@ class TfTrainer(LoopTrainer):
     def _metric_names(self) -> list[str]:
         return self._measures.names
 
-    def _start_sums(self) -> None:
+    def _start_sums(self, earlier: Sums) -> None:
         self._totals = Sums()
+        self._totals.add_totals(earlier.totals())
 
     def _sums(self) -> Sums:
         return self._totals

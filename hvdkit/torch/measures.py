@@ -20,10 +20,13 @@ from hvdkit.training.metric_objects import Mean, sorted_metrics
 class Totals:
     """Sums of per-batch means times counts, kept on the device until they are read."""
 
-    def __init__(self, device: str | torch.device) -> None:
+    def __init__(self, device: str | torch.device, earlier: Sums | None = None) -> None:
         self._device = device
         self._values: dict[str, torch.Tensor] = {}
         self._counts: dict[str, float] = {}
+        for name, (total, count) in earlier.totals().items() if earlier is not None else ():
+            self._values[name] = torch.as_tensor(total, dtype=torch.float64, device=device)
+            self._counts[name] = count
 
     def add(self, name: str, mean: Any, count: float) -> None:
         """Add the mean over ``count`` samples; nothing for 0."""

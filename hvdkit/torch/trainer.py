@@ -73,8 +73,8 @@ class TorchTrainer(LoopTrainer):
         self.model.train()
         return super()._train_on(batch)
 
-    def _start_sums(self) -> None:
-        self._totals = Totals(self._device)
+    def _start_sums(self, earlier: Sums) -> None:
+        self._totals = Totals(self._device, earlier)
 
     def _sums(self) -> Sums:
         return self._totals.sums()

@@ -40,7 +40,7 @@ class LoopTrainer(Trainer):
             self._end_epoch(metrics, validation, joined.count("loss"), spent)
 
     def _train_epoch(self) -> None:
-        self._start_sums()
+        self._start_sums(self._earlier)
         self._steps_into_epoch = self._resumed_at
         for batch in self._due():
             self._announce("on_batch", batch)
@@ -57,7 +57,7 @@ class LoopTrainer(Trainer):
             done += batch.last
 
     def _sums_over_ranks(self) -> Sums:
-        return self._over_ranks(self._earlier.joined(self._sums()))
+        return self._sums() if self.recipe.average is None else self._sums().over_ranks(self.world)
 
     def _check_position(self, saved: Saved) -> None:
         super()._check_position(saved)
@@ -68,14 +68,14 @@ class LoopTrainer(Trainer):
             )
 
     def _train_on(self, batch: Batch) -> dict[str, float]:
-        self._start_sums()
+        self._start_sums(Sums())
         with self._objects.apart():
             self._pass(batch)
             return self._sums().means() | self._objects.results(None)
 
     @abstractmethod
-    def _start_sums(self) -> None:
-        """Start the sums of an epoch at 0."""
+    def _start_sums(self, earlier: Sums) -> None:
+        """Start the sums of an epoch from those of its batches before a resume."""
 
     @abstractmethod
     def _sums(self) -> Sums:
@@ -87,21 +87,25 @@ class LoopTrainer(Trainer):
 
     def _position(self) -> dict[str, Any]:
         position = super()._position()
-        return {**position, "sums": self._sums_over_ranks().totals()} if self._steps_into_epoch else position
+        if not self._steps_into_epoch:
+            return position
+        return {**position, "sums": self.world.engine.allgather_object(self._sums().totals())}
 
     def _take_position(self, state: dict[str, Any]) -> None:
         super()._take_position(state)
         self._resumed_at = state.get("steps_into_epoch", 0)
         self._earlier = Sums()
-        # the sums of all ranks, which one of them carries on
-        if self._resumed_at and (self.world.is_root or self.recipe.average is None):
-            self._earlier.add_totals(state["sums"])
+        sums = state["sums"] if self._resumed_at else []
+        # each rank adds to its own, in the order of a run without a resume; of another number of ranks the first to all
+        if len(sums) == self.world.size:
+            sums = sums[self.world.rank : self.world.rank + 1]
+        elif not self.world.is_root:
+            sums = []
+        for totals in sums:
+            self._earlier.add_totals(totals)
 
     def _validate(self) -> dict[str, float]:
         if self._setup.validation is not None:
             return self.evaluate()
         self._setup.backend.synchronise_statistics(self.model)
         return {}
-
-    def _over_ranks(self, sums: Sums) -> Sums:
-        return sums.over_ranks(self.world) if self.recipe.average is not None else sums

@@ -191,8 +191,8 @@ def metrics_count_batches() -> None:
 
         start = TorchTrainer._start_sums
 
-        def counting(self: Any) -> None:
-            start(self)
+        def counting(self: Any, earlier: Any) -> None:
+            start(self, earlier)
             add = self._totals.add
             self._totals.add = lambda name, mean, count: add(name, mean, 1 if count else 0)
 
