@@ -314,6 +314,14 @@ def mask_of(tensor: Any) -> Any:
     return getattr(tensor, "_keras_mask", None)
 
 
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Put a mask on a tensor, as layers do."""
+    if is_keras3():
+        importlib.import_module("keras.src.backend.common.masking").set_keras_mask(tensor, mask)
+    else:
+        tensor._keras_mask = mask
+
+
 def survives_empty_masks() -> bool:
     """Say whether the loss of a batch that is masked whole is 0 rather than NaN."""
     return is_keras3()

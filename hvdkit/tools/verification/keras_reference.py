@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdkit.keras_common.compat import as_tensor, keras, schedule_of, to_numpy
+from hvdkit.keras_common.compat import as_tensor, keras, mask_of, schedule_of, set_mask, to_numpy
 from hvdkit.keras_common.models import build_loss
 from hvdkit.recipe.declaration import Recipe
-from hvdkit.recipe.trees import leaves, map_tree
+from hvdkit.recipe.trees import is_branch, leaves, map_tree
 from hvdkit.tools.verification.held_metrics import functions
 from hvdkit.tools.verification.keras_measures import CompiledMeasures, Measures, PlainMeasures, split_targets
 from hvdkit.tools.verification.layout import Layout
@@ -25,6 +25,7 @@ class KerasReference(Reference):
     """The reference in Keras: gradients by the library's own means, and the optimizer as it is."""
 
     view: KerasView
+    averages_by_divisors = True
 
     def __init__(self, view: KerasView, recipe: Recipe) -> None:
         # layers are named as in the ranks, whose model is the first of their process
@@ -84,6 +85,18 @@ class KerasReference(Reference):
         means = {name: float(np.mean(to_numpy(measure(y, outputs)), dtype=np.float64)) for name, measure in measured}
         loss = to_numpy(self._measures.loss(None, y, weights, outputs))
         return {"loss": float(loss), **means}
+
+    def part_of(self, outputs: Any, start: int, stop: int) -> Any:
+        """Return a range of what the model made, with that of its mask."""
+        part = rows(outputs, start, stop)
+        mask = None if is_branch(outputs) else mask_of(outputs)
+        if mask is not None:
+            set_mask(part, mask[start:stop])
+        return part
+
+    def divisor(self, outputs: Any, targets: Any, count: int) -> float:
+        """Return what the mean loss of a batch divides by."""
+        return self._measures.size(lambda: outputs, *split_targets(targets), count)
 
     def apply(self, gradients: Gradients, rate: float) -> None:
         """Clip the gradients and update the weights."""

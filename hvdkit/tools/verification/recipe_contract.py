@@ -56,7 +56,8 @@ def _mean_loss(seen: Runs) -> Check:
             )
             return Check("recipe", claim, False, found, size, limit, "loss", number, source)
         furthest = max(furthest, size)
-    found = f"within {furthest:.0e} on {len(made)} batches{', by the weights of classes' * seen.weighs_classes}"
+    weighted = any(probe["weighted"] is not None for probe in made)
+    found = f"within {furthest:.0e} on {len(made)} batches{', by what masks or weights leave' * weighted}"
     return Check("recipe", claim, True, found, furthest, limit, source=source)
 
 

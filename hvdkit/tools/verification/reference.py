@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -36,7 +36,10 @@ class Reference(ABC):
         sums: Loss and metrics of the epoch under way, as sums over samples and counts.
         held: The recipe's metrics that keep a state.
         rounding: Moves the weights while gradients are taken and metrics measured; None leaves them as they are.
+        averages_by_divisors: Whether ranks' mean losses are averaged by what they divide by, rather than by samples.
     """
+
+    averages_by_divisors: ClassVar[bool] = False
 
     def __init__(self, view: View, recipe: Recipe, model: Any, optimizer: Any, base: float) -> None:
         self.view, self.recipe, self.model, self.optimizer, self.base = view, recipe, model, optimizer, base
@@ -104,25 +107,24 @@ class Reference(ABC):
             if any(len(leaf) != samples for leaf in leaves(outputs)):
                 return "the model's outputs are not one for each sample"
             joined, again = (self.measures_of(outputs, targets) for _ in range(2))
-            parts = [
-                self.measures_of(rows(outputs, start, stop), rows(targets, start, stop))
-                for start, stop in ((0, cut), (cut, samples))
-            ]
+            parts = [(self.part_of(outputs, *part), rows(targets, *part)) for part in ((0, cut), (cut, samples))]
+            measured = [self.measures_of(*part) for part in parts]
+            sizes = [self.divisor(*part, count) for part, count in zip(parts, (cut, samples - cut), strict=True)]
         except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError) as error:
             return f"the loss cannot be taken of parts of a batch: {' '.join(str(error).split())[:100]}"
         if again["loss"] != joined["loss"]:
             return "the loss of the same outputs is not the same twice"
-        sizes = [self.divisor(rows(targets, start, stop), stop - start) for start, stop in ((0, cut), (cut, samples))]
         counts = [cut, samples - cut]
-        means = {name: float(np.dot([part[name] for part in parts], counts) / samples) for name in joined}
-        losses = [part["loss"] for part in parts]
+        means = {name: float(np.dot([part[name] for part in measured], counts) / samples) for name in joined}
+        losses = [part["loss"] for part in measured]
         weighs = sizes != counts and sum(sizes) > 0
         return {
             "samples": samples,
             "joined": joined,
             "parts": means,
             "weighted": float(np.dot(losses, sizes) / sum(sizes)) if weighs else None,
-            "scale": {name: max(abs(value) for value in (joined[name], *(p[name] for p in parts))) for name in joined},
+            "averaged_by_samples": weighs and not self.averages_by_divisors,
+            "scale": {name: max(abs(found[name]) for found in (joined, *measured)) for name in joined},
         }
 
     def load(self, parameters: Arrays, statistics: Arrays, size: int) -> None:
@@ -194,10 +196,13 @@ class Reference(ABC):
     def measures_of(self, outputs: Any, targets: Any) -> dict[str, float]:
         """Return the loss of outputs and NumPy targets, without what layers add, and metrics that are functions."""
 
-    def divisor(self, targets: Any, count: int) -> float:
-        """Return what the mean loss of a batch divides by: its samples, unless classes are known to have weights."""
-        del targets
-        return count
+    def part_of(self, outputs: Any, start: int, stop: int) -> Any:
+        """Return a range of what the model made."""
+        return rows(outputs, start, stop)
+
+    @abstractmethod
+    def divisor(self, outputs: Any, targets: Any, count: int) -> float:
+        """Return what the mean loss of a batch divides by: its samples, unless masks or weights are known to count."""
 
     @abstractmethod
     def apply(self, gradients: Gradients, rate: float) -> None:

@@ -81,4 +81,4 @@ class Runs:
     @property
     def weighs_classes(self) -> bool:
         """Whether the loss is known to divide by the weights of classes, which ranks have different sums of."""
-        return any(probe["weighted"] is not None for probe in self.probes)
+        return any(probe["averaged_by_samples"] for probe in self.probes)

@@ -91,7 +91,7 @@ class TorchReference(Reference):
                 y = map_tree(lambda array: self._tensor(_label(array)), rows(targets, start, stop))
                 outputs = self.model(x)
                 loss, taken = self._loss(outputs, y), rows(targets, start, stop)
-                self._measure(loss, outputs, y, stop - start, self.divisor(taken, stop - start))
+                self._measure(loss, outputs, y, stop - start, self.divisor(outputs, taken, stop - start))
 
     def outputs(self, inputs: Any) -> Any:
         """Return what the model makes of inputs in eval mode."""
@@ -107,8 +107,9 @@ class TorchReference(Reference):
                 name: float(entry(outputs, y)) for name, entry in functions(self.recipe.metrics).items()
             }
 
-    def divisor(self, targets: Any, count: int) -> float:
+    def divisor(self, outputs: Any, targets: Any, count: int) -> float:
         """Return what the mean loss divides by: the weights of the classes, where it has them."""
+        del outputs
         if getattr(self._loss, "weight", None) is None:
             return count
         return float(divisor(self._loss, map_tree(lambda array: self._tensor(_label(array)), targets), count))

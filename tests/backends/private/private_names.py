@@ -177,6 +177,9 @@ TABLE = (
         VERSIONS,
         "count the entries that a loss divides by",
     ),
+    PrivateName(
+        "keras 3", "keras.src.backend.common.masking.set_keras_mask", VERSIONS, "take the loss of a part of a batch"
+    ),
     PrivateName("keras 3", "model:_loss_tracker.update_state", VERSIONS, "weight the loss that fit shows"),
     PrivateName("keras 3", "sgd:_get_current_learning_rate", RATES, "let JAX read the rate from a table", "hook"),
     PrivateName(
