@@ -135,9 +135,9 @@ def _arriving(change: Callable[[Any, Any], tuple[Any, Any]]) -> None:
     sharding = importlib.import_module("hvdkit.tf.sharding").ArraySource
     start = sharding.__init__
     sharding.__init__ = lambda self, data, prefetch: start(self, change(*data) if rank() else data, prefetch)
-    batches = importlib.import_module("hvdkit.keras.fit_batches").ArrayBatches
-    begin = batches.__init__
-    batches.__init__ = lambda self, data, plan, own: begin(self, change(*data) if rank() else data, plan, own)
+    datasets = importlib.import_module("hvdkit.keras.fit_dataset")
+    begin = datasets.from_arrays
+    datasets.from_arrays = lambda data, *how: begin(change(*data) if rank() else data, *how)
 
 
 @mutant("shard")
