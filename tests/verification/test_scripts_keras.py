@@ -82,9 +82,8 @@ def test_a_right_script_is_verified(name, combination, tmp_path):
     assert_verified(report, finished)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("combination", on("keras", ("mpi",)))
-@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("name", named(CONVERTED, ("", "two_inputs_")))
 def test_a_converted_script_is_verified(name, combination, tmp_path):
     report, finished = verify_script(ROOT / "examples" / "convert" / f"keras_{name}hvdkit.py", combination, tmp_path)
     assert_verified(report, finished)

@@ -118,7 +118,6 @@ def test_a_right_script_is_verified(name, combination, tmp_path):
     assert_verified(report, finished)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("combination", on("tf", ("mpi",)))
 @pytest.mark.parametrize("name", CONVERTED)
 def test_a_converted_script_is_verified(name, combination, tmp_path):

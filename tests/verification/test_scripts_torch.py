@@ -192,10 +192,20 @@ def test_a_right_script_is_verified(name, combination, folder):
     assert sorted(path.name for path in folder.iterdir()) == ["known.txt", "weights.pt"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("combination", [*on("torch", ("torch", "mpi")), *on("torch", ("torch",), (3,))])
-@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("combination", on("torch", ("torch",)))
+@pytest.mark.parametrize("name", named(CONVERTED, ("", "gan", "two_inputs", "words")))
 def test_a_converted_script_is_verified(name, combination, folder):
+    check_converted(name, combination, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", [*on("torch", ("mpi",)), *on("torch", ("torch",), (3,))])
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_converted_script_is_verified_over_mpi_and_on_three_processes(name, combination, folder):
+    check_converted(name, combination, folder)
+
+
+def check_converted(name, combination, folder):
     script = ROOT / "examples" / "convert" / f"torch_{name}_hvdkit.py".replace("__", "_")
     report, finished = verify_script(script, combination, folder)
     assert_verified(report, finished)
