@@ -8,9 +8,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ranks import on, slowly
 from verify_runs import MUTANTS_FILE, run_verify
+
+from hvdkit.tools.verification.rounding import FLOOR
 
 EVERY = [*on("torch", ("torch",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]
 KERAS_ON_TORCH = on("keras", ("torch", "mpi", "horovod"), env={"KERAS_BACKEND": "torch"})
@@ -101,6 +104,9 @@ def test_synchronised_batchnorm_is_held_to_one_process_on_the_global_batch(combi
     assert finished.code == 0, finished.stdout + finished.stderr
     assert [check["passed"] for check in claims(report, "distribute")] == [True, True, True]
     assert all("global batch" in check["claim"] for check in claims(report, "distribute")[1:])
+    # the rounded twin goes its own way: limits are more than their floor
+    floor = FLOOR * np.finfo(np.float32).eps
+    assert min(limit for check in claims(report, "distribute")[1:] for limit in check["limits"]) > 1.5 * floor
     assert any("as one process has them" in check["claim"] for check in claims(report, "average"))
 
 

@@ -88,7 +88,8 @@ class Reference(ABC):
         """Do one update from one batch that holds the samples of all ranks."""
         self._take(0)
         inputs, targets = whole(ranks)
-        gradients = self.gradients(inputs, targets, 1.0, len(next(leaves(inputs))))
+        with self._rounded():
+            gradients = self.gradients(inputs, targets, 1.0, len(next(leaves(inputs))))
         self._own[0] = self.statistics()
         self.apply(gradients, rate)
 
