@@ -54,42 +54,81 @@ def run(
     """
     if hosts is not None and not all(host.is_here for host in parse_hosts(hosts, np)):
         raise LaunchError(f"hosts {hosts!r}: a function runs on this host only; for others write a script: hvdkit run")
-    data = pack(fn, args, kwargs or {})
-    with tempfile.TemporaryDirectory(prefix="hvdkit-call-") as name:
-        folder = Path(name)
+    with Running(fn, args, kwargs or {}, np, engine, hosts, shown=verbose) as running:
+        return running.results()
+
+
+class Running:
+    """A function that processes call; leaving ``with`` ends those that are not done.
+
+    Args:
+        fn, args, kwargs, np, engine, hosts: As for :func:`run`.
+        shown: Whether to show the ranks' lines.
+
+    Raises:
+        LaunchError: Something cannot be sent to other processes.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        np: int = 2,
+        engine: str = "auto",
+        hosts: str | None = None,
+        shown: bool = False,
+    ) -> None:
+        data = pack(fn, args, kwargs or {})
+        self._size, self._shown = np, shown
+        self._place = tempfile.TemporaryDirectory(prefix="hvdkit-call-")
+        folder = self._folder = Path(self._place.name)
         (folder / "function.pickle").write_bytes(data)
         (folder / "path.json").write_text(json.dumps([os.path.abspath(entry) for entry in sys.path]))
         options = ["-np", str(np), "--engine", engine, *(["-H", hosts] if hosts is not None else [])]
-        _start([*options, "-m", "hvdkit.tools.launch.call", name], verbose)
-        return [_result(folder, rank) for rank in range(np)]
+        with self._lines.open("w") as lines:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "hvdkit", "run", *options, "-m", "hvdkit.tools.launch.call", str(folder)],
+                stdin=subprocess.DEVNULL,
+                # what nobody reads would fill a pipe
+                stdout=subprocess.PIPE if shown else lines,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=child_environment(HVDKIT_CALLER=str(os.getpid())),
+                start_new_session=True,
+            )
 
+    def __enter__(self) -> Running:
+        return self
 
-def _start(arguments: list[str], verbose: bool) -> None:
-    """Run ``hvdkit run`` and raise its last line if it fails."""
-    command = [sys.executable, "-m", "hvdkit", "run", *arguments]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=child_environment(HVDKIT_CALLER=str(os.getpid())),
-        start_new_session=True,
-    )
-    last = ""
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            _interrupt(self._process)
+        self._place.cleanup()
+
+    def results(self) -> list[Any]:
+        """Wait for the end; return what each rank returned.
+
+        Raises:
+            LaunchError: A rank failed, or the job could not start.
+        """
+        last = ""
+        for line in self._process.stdout or ():
             last = line.strip()
-            if verbose:
-                sys.stdout.write(line)
-        code = process.wait()
-    except BaseException:
-        _interrupt(process)
-        raise
-    if code != 0:
-        raise LaunchError(last.removeprefix(_ERROR) or f"the job ended with exit code {code}")
+            sys.stdout.write(line)
+        if self._process.wait() != 0:
+            last = last or self._last_line()
+            code = self._process.returncode
+            raise LaunchError(last.removeprefix(_ERROR) or f"the job ended with exit code {code}")
+        return [_result(self._folder, rank) for rank in range(self._size)]
+
+    @property
+    def _lines(self) -> Path:
+        return self._folder / "lines"
+
+    def _last_line(self) -> str:
+        return self._lines.read_text(errors="replace").strip().rpartition("\n")[2].strip()
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:

@@ -18,6 +18,7 @@ from hvdkit.recipe.trees import leaves
 from hvdkit.tools.verification.framework_view import View, view_of
 from hvdkit.tools.verification.given import DRAWN, STREAM, Given, given, identity
 from hvdkit.tools.verification.layout import Layout, accumulate, cut, global_batch, load_data
+from hvdkit.tools.verification.orders import take
 from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, NONE
 from hvdkit.tools.verification.recording import Recorder
 from hvdkit.tools.verification.resuming import inside_update, keeps_states
@@ -66,6 +67,7 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         began = time.perf_counter()
         trainer.step(batch[:2])
         seconds.append(time.perf_counter() - began)
+    trainer.shutdown()
     state = view.state(trainer.model, trainer.optimizer)
     layers = list(view.layers(trainer.model))
     # sparse gradients of several passes are added up row by row, and in another order
@@ -79,6 +81,7 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         * global_batch(recipe, size)
         // recipe.batch_size,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "on_cpu": view.device(trainer.model).lower() == "cpu",
         "layers": layers,
         "global_batch": global_batch(recipe, size),
         "uneven": recipe.shard.uneven if recipe.shard else "exact",
@@ -106,7 +109,12 @@ def _as_loaded(recipe: Recipe, found: Given) -> Recipe:
 
 
 def train(job: Job) -> None:
-    """Train the recipe as it is on this rank, watched, with a file after every epoch and one inside."""
+    """Train the recipe as it is on this rank, watched, with a file after every epoch and one inside.
+
+    The framework is imported before the job's layout is known.
+    """
+    view_of(job.framework)
+    job = take(job.folder, "train")
     view, recipe = begin(job)
     recorder = Recorder(view, f"{job.folder}/ranks-{launched_as().rank}")
     recipe = watched(recipe, job, view, recorder).replace(checkpoint=Checkpoint(f"{job.folder}/checkpoints", keep=99))

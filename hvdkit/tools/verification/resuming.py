@@ -54,7 +54,7 @@ def keeps_states(recipe: Recipe) -> bool:
 
 def plan_resumptions(folder: str, layout: Layout, stop_at: Mapping[str, Any] | None, root: Log) -> Iterator[Resumption]:
     """Lay out the files for each run that goes on, and yield what it is to do."""
-    files = sorted(Path(folder, "checkpoints").iterdir(), key=lambda path: int(path.stem.split("-")[1]))
+    files = sorted(Path(folder, "checkpoints").glob("epoch-*"), key=lambda path: int(path.stem.split("-")[1]))
     first = _folder(folder, "first", files[:1])
     newest = tuple(path.name for path in files[-KEPT:])
     yield Resumption("first", "the first epoch's file", layout.steps, layout.epochs, first, newest)
