@@ -50,7 +50,7 @@ def gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
         estimate(known, size, job.folder, say)
         job = replace(job, layout=layout, randomness=known["randomness"])
         say(f"hvdkit: {size} processes, {layout.updates} updates in {layout.epochs} epochs, engine {job.engine}")
-        give(job.folder, "train", job)
+        give(job.folder, "train", (job.layout, job.randomness))
         ranks.results()
         logs = _logs(job, "ranks", size)
         say("hvdkit: one process on the same batches, as their twin and on whole global batches")

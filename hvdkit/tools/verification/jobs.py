@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hvdkit
@@ -114,7 +114,8 @@ def train(job: Job) -> None:
     The framework is imported before the job's layout is known.
     """
     view_of(job.framework)
-    job = take(job.folder, "train")
+    layout, randomness = take(job.folder, "train")
+    job = replace(job, layout=layout, randomness=randomness)
     view, recipe = begin(job)
     recorder = Recorder(view, f"{job.folder}/ranks-{launched_as().rank}")
     recipe = watched(recipe, job, view, recorder).replace(checkpoint=Checkpoint(f"{job.folder}/checkpoints", keep=99))

@@ -7,15 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 _SECONDS = 0.02
 
 
 def give(folder: str, name: str, value: Any) -> None:
     """Write what others wait for."""
     hidden = Path(folder, f".{name}.order")
-    hidden.write_bytes(cloudpickle.dumps(value))
+    hidden.write_bytes(pickle.dumps(value))
     # there at once and as a whole
     hidden.rename(Path(folder, f"{name}.order"))
 
