@@ -80,7 +80,7 @@ class Running:
         shown: bool = False,
     ) -> None:
         data = pack(fn, args, kwargs or {})
-        self._size, self._shown = np, shown
+        self._size = np
         self._place = tempfile.TemporaryDirectory(prefix="hvdkit-call-")
         folder = self._folder = Path(self._place.name)
         (folder / "function.pickle").write_bytes(data)
