@@ -90,6 +90,8 @@ class OwnBatches(Planned, _Dataset):
         self.observe: Observe | None = None
         self.class_weight: ClassWeight = {}
         self._taken = 0
+        # fit looks at some batches before its first epoch, perhaps at all; Keras 2 does not say when one begins
+        self._begun = self._begins = not hasattr(_Dataset, "on_epoch_begin")
         self._parts = self.parts()
         # a rank that has no batch left repeats one at weight 0
         self._weighs = plan.uneven == "exact" and plan.samples % plan.size > 0 and plan.limit is None
@@ -115,12 +117,17 @@ class OwnBatches(Planned, _Dataset):
             self._parts = self.parts()
             self._taken = 0
 
+    def on_epoch_begin(self) -> None:
+        """Note that what follows is no look at the data."""
+        self._begun = True
+
     def on_epoch_end(self) -> None:
         """Go on to the next epoch, if this one was taken to its end; what the user's own does is alike on all ranks."""
-        if self._taken == len(self):
+        if self._begun and self._taken == len(self):
             with one_random_state(self.plan.seed * 1_000_003 + self.epoch):
                 self._data.on_epoch_end()
             self.set_epoch(self.epoch + 1)
+        self._begun = self._begins
 
     def first(self) -> tuple[Any, Any]:
         """Return inputs and targets of the first batch, or ``NO_TARGETS``, without taking it."""
