@@ -36,6 +36,14 @@ def check_order(data: Any, world: World) -> None:
     check_same_start(world, length if length >= 0 else None, lambda: _first(points))
 
 
+def is_shuffled(data: Any) -> bool:
+    """Say whether a data set is shuffled already."""
+    nodes = list(_nodes(data))
+    return any(node.kind.startswith("Shuffle") for node in nodes) or any(
+        fact.kind.startswith("Shuffle") for node in nodes for fact in _facts(node)
+    )
+
+
 def in_one_order(data: Any) -> Any:
     """Return the data set with the option that lets parallel reads change its order switched off."""
     if data.options().deterministic is not False:

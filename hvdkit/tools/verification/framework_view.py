@@ -6,7 +6,7 @@ import atexit
 import gc
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hvdkit.job import random_streams
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.tools.verification.given import UNKNOWN, Given
+from hvdkit.tools.verification.layout import Layout
 from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, NONE
 from hvdkit.tools.verification.reference import Reference
 from hvdkit.tools.verification.storage import Arrays, Draws, State
@@ -115,6 +116,17 @@ class View(ABC):
         """Return the first samples of data of the framework's own, all of them if None, in a dtype."""
         del samples, dtype
         return data
+
+    def sides(self, data: Any) -> tuple[Any, Any]:
+        """Return inputs and targets of arrays."""
+        inputs, targets = data
+        return inputs, targets
+
+    def read_given(
+        self, anew: Callable[..., Any], found: Given, recipe: Recipe, layout: Layout, train: bool
+    ) -> dict[str, Any]:
+        """Read data that are known by what they give alone; ``anew`` makes them."""
+        raise NotImplementedError
 
     def load(self, data: Any, places: list[int]) -> list[Any]:
         """Return the samples at some places of a data set of the framework's own."""

@@ -55,8 +55,9 @@ def gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
         logs = _logs(job, "ranks", size)
         say("hvdkit: one process on the same batches, as their twin and on whole global batches")
         plans = list(plan_resumptions(job.folder, layout, known["stop_at"], logs[0]))
-        # metrics that keep a state would bring it along from one run to the next
-        first, *others = [[plan] for plan in plans] if known["metrics_with_states"] else [plans]
+        # metrics that keep a state would bring it along from one run to the next, and generators their seeds
+        apart = known["metrics_with_states"] or known["read"]
+        first, *others = [[plan] for plan in plans] if apart else [plans]
         # a GPU may not have the memory for both
         resumed = start(resume, job, first, np=size) if known["on_cpu"] else None
         start(replay, job, logs[0].facts["threads"]).results()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,15 @@ import numpy as np
 
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.recipe.trees import leaves, map_tree
-from hvdkit.tools.verification.layout import accumulate, global_batch, is_neutral
+from hvdkit.tools.verification.layout import Layout, accumulate, global_batch, is_neutral
 from hvdkit.tools.verification.storage import Log, Micro, digest, sample_digests
 
 if TYPE_CHECKING:
     from hvdkit.tools.verification.framework_view import View
 
 ARRAYS, PLACES, DRAWN, STREAM, UNKNOWN = "arrays", "places", "drawn", "stream", "unknown"
+SHARED, ENDLESS, BATCHES = "shared", "endless", "batches"
+READ = (SHARED, ENDLESS, BATCHES)
 
 _WIDTH = len(digest(np.zeros(1)))
 ANY = "?" * _WIDTH
@@ -34,7 +36,8 @@ class Given:
 
     Attributes:
         kind: ``arrays``; ``places``: samples by place, in hvdkit's order; ``drawn``: by place, in the order of a
-            sampler; ``stream``; or ``unknown``.
+            sampler; ``stream``; ``shared``: samples that ranks share out as they read them; ``endless``: the same of
+            data that begin anew at their end; ``batches``: made by the user, in hvdkit's order; or ``unknown``.
         samples: How many; None if they do not say it.
         shuffle, uneven: What a loader of the user's asks for; None leaves it to the recipe.
     """
@@ -64,6 +67,10 @@ def _identity(view: View, data: Any) -> str | None:
     found = view.given(data)
     if found.kind == UNKNOWN:
         return None
+    if found.kind == ARRAYS:
+        return " ".join(digest(_array(view, leaf)) for leaf in leaves(data))
+    if found.kind in READ:
+        return f"{found.kind} {found.samples}"
     try:
         first, second = (_some(view, data, found) for _ in range(2))
     except Exception:  # noqa: BLE001 - code of the user's, which may need a worker of a loader
@@ -97,6 +104,8 @@ def note_given(view: View, log: Log, name: str, data: Any, batches: list[list[Mi
     if data is None:
         return
     found = given(view, data)
+    if found.kind in READ:
+        return
     due: Any = None
     reason = "" if found.kind != UNKNOWN else f"verify cannot load single samples of a {type(data).__name__}"
     try:
@@ -113,10 +122,35 @@ def note_given(view: View, log: Log, name: str, data: Any, batches: list[list[Mi
     }
 
 
+def note_read(
+    view: View, log: Log, name: str, data: Any, anew: Callable[..., Any], recipe: Recipe, layout: Layout
+) -> None:
+    """Note the same of data that are known by what they give alone.
+
+    Args:
+        view: Of the framework.
+        log: Gets the fact.
+        name: ``train`` or ``validation``.
+        data: Those of the run, or None.
+        anew: Makes them anew.
+        recipe: Whose data they are.
+        layout: Of the run.
+    """
+    found = Given(UNKNOWN) if data is None else given(view, data)
+    if found.kind not in READ:
+        return
+    fact: dict[str, Any] = {"kind": found.kind, "samples": found.samples, "due": None, "reason": ""}
+    try:
+        fact |= view.read_given(anew, found, recipe, layout, name == "train")
+    except Exception as error:  # noqa: BLE001 - code of the user's
+        fact["reason"] = f"one process cannot load them: {type(error).__name__}: {error}"
+    log.facts[f"given_{name}"] = fact
+
+
 def _due(view: View, data: Any, found: Given, batches: list[list[Micro]], recipe: Recipe, train: bool) -> Any:
     """Return digests: of arrays by place; else of every sample of every batch, by rank; of a stream by update."""
     if found.kind == ARRAYS:
-        inputs, targets = (map_tree(functools.partial(_array, view), side) for side in data)
+        inputs, targets = (map_tree(functools.partial(_array, view), side) for side in view.sides(data))
         return sample_digests(inputs, targets)
     if found.kind in (PLACES, DRAWN):
         return [[_reloaded(view, data, micro) for micro in micros] for micros in batches]
@@ -197,6 +231,11 @@ def split(sample: str) -> list[str]:
 
 def _masked(sample: str, random: set[int]) -> str:
     return "".join(ANY if place in random else part for place, part in enumerate(split(sample)))
+
+
+def steady(sample: str, random: Collection[int], parts: int | None = None) -> str:
+    """Return what of a sample is not random; ``parts`` leaves out what was added to it, such as weights."""
+    return "".join(part for place, part in enumerate(split(sample)[:parts]) if place not in random)
 
 
 def is_like(due: str, arrived: str) -> bool:

@@ -16,7 +16,7 @@ from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.recipe.steps import Checkpoint, Init
 from hvdkit.recipe.trees import leaves
 from hvdkit.tools.verification.framework_view import View, view_of
-from hvdkit.tools.verification.given import DRAWN, STREAM, Given, given, identity
+from hvdkit.tools.verification.given import DRAWN, READ, STREAM, Given, given, identity
 from hvdkit.tools.verification.layout import Layout, accumulate, cut, global_batch, load_data
 from hvdkit.tools.verification.orders import take
 from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, NONE
@@ -92,6 +92,7 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         "synchronised": recipe.distribute is not None and recipe.distribute.sync_batchnorm,
         "reordered": recipe.compile or sparse or bool(recipe.distribute and recipe.distribute.gradient_predivide),
         "stream": found.kind == STREAM,
+        "read": found.kind in READ,
         "observers": len(recipe.observers),
         "stop_at": dict(recipe.stop_at or {}),
         "metrics_with_states": keeps_states(recipe),

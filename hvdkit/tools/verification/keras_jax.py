@@ -55,11 +55,11 @@ def set_draws(draws: Draws) -> None:
     del draws
 
 
-def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> None:
-    """Call ``note(x, y, weights, values of seeds)`` before each training step that ``fit`` takes."""
+def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None], which: str) -> None:
+    """Call ``note(x, y, weights, values of seeds)`` before each ``train`` or ``test`` step that ``fit`` takes."""
     from keras.utils import unpack_x_y_sample_weight
 
-    step = model.train_step
+    step = getattr(model, f"{which}_step")
 
     def observed(state: Any, data: Any) -> Any:
         places = {id(variable): place for place, variable in enumerate(model.non_trainable_variables)}
@@ -67,8 +67,8 @@ def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> No
         io_callback(note, None, *unpack_x_y_sample_weight(data), values, ordered=True)
         return step(state, data)
 
-    object.__setattr__(model, "train_step", observed)
-    model.make_train_function(force=True)
+    object.__setattr__(model, f"{which}_step", observed)
+    getattr(model, f"make_{which}_function")(force=True)
 
 
 class JaxReference(OpsReference):

@@ -115,8 +115,9 @@ class KerasReference(Reference):
             for velocity in getattr(self.optimizer, "momentums", None) or ():
                 velocity.assign(velocity * (new / old))
 
-    def evaluate(self, inputs: Any, targets: Any, weights: Any = None) -> None:
+    def evaluate(self, inputs: Any, targets: Any) -> None:
         """Note loss and metrics of neutral arrays, without training; nothing where that draws random numbers."""
+        targets, weights = split_targets(targets)
         samples = len(next(leaves(targets)))
         for start in range(0, samples, self.recipe.batch_size):
             stop = min(start + self.recipe.batch_size, samples)

@@ -55,9 +55,9 @@ def set_draws(draws: Draws) -> None:
     del draws
 
 
-def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> None:
-    """Call ``note(x, y, weights, values of seeds)`` before each training step that ``fit`` takes."""
-    step = model.train_step
+def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None], which: str) -> None:
+    """Call ``note(x, y, weights, values of seeds)`` before each ``train`` or ``test`` step that ``fit`` takes."""
+    step = getattr(model, f"{which}_step")
 
     def observed(data: Any) -> Any:
         x, y, weights = keras().utils.unpack_x_y_sample_weight(data)
@@ -71,7 +71,7 @@ def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> No
         with tf.control_dependencies([noted]):
             return step(data)
 
-    object.__setattr__(model, "train_step", observed)
+    object.__setattr__(model, f"{which}_step", observed)
 
 
 class Rows:

@@ -56,17 +56,17 @@ def set_draws(draws: Draws) -> None:
         torch.cuda.set_rng_state(torch.from_numpy(draws["cuda"]))
 
 
-def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None]) -> None:
-    """Call ``note(x, y, weights, values of seeds)`` before each training step that ``fit`` takes."""
+def observe_steps(model: Any, seeds: list[Any], note: Callable[..., None], which: str) -> None:
+    """Call ``note(x, y, weights, values of seeds)`` before each ``train`` or ``test`` step that ``fit`` takes."""
     from keras.utils import unpack_x_y_sample_weight
 
-    step = model.train_step
+    step = getattr(model, f"{which}_step")
 
     def observed(data: Any) -> Any:
         note(*unpack_x_y_sample_weight(data), seeds)
         return step(data)
 
-    object.__setattr__(model, "train_step", observed)
+    object.__setattr__(model, f"{which}_step", observed)
 
 
 class TorchReference(OpsReference):

@@ -16,12 +16,13 @@ from hvdkit.keras_common.models import load_arrays, named_arrays
 from hvdkit.keras_common.trained import has_own_step
 from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.recipe.trees import leaves, map_tree
-from hvdkit.tools.verification import keras_data
+from hvdkit.tools.verification import keras_data, keras_given
 from hvdkit.tools.verification.framework_view import View
-from hvdkit.tools.verification.given import UNKNOWN, Given
+from hvdkit.tools.verification.given import Given
 from hvdkit.tools.verification.keras_freezing import freeze_layer
-from hvdkit.tools.verification.keras_measures import Weighted
+from hvdkit.tools.verification.keras_measures import Weighted, split_targets
 from hvdkit.tools.verification.keras_randomness import KerasRandomness
+from hvdkit.tools.verification.layout import Layout
 from hvdkit.tools.verification.reference import Reference
 from hvdkit.tools.verification.storage import Arrays, Draws, State
 
@@ -129,8 +130,18 @@ class KerasView(View):
         return self._random.kind(model, batch[0], self.freeze)
 
     def given(self, data: Any) -> Given:
-        """Say how many samples data of the user's own have; which are due is not known."""
-        return Given(UNKNOWN, keras_data.samples_in(data))
+        """Say what data of the user's own are."""
+        return keras_given.describe(data)
+
+    def sides(self, data: Any) -> tuple[Any, Any]:
+        """Return inputs and targets of arrays, with the weights of samples."""
+        return keras_given.sides(data)
+
+    def read_given(
+        self, anew: Callable[..., Any], found: Given, recipe: Recipe, layout: Layout, train: bool
+    ) -> dict[str, Any]:
+        """Read data that are known by what they give alone."""
+        return keras_given.Reading(self, anew, found, recipe, layout, train).facts()
 
     def part(self, data: Any, samples: int | None, dtype: str) -> Any:
         """Return the first samples of data of the user's own."""
@@ -150,8 +161,26 @@ class KerasView(View):
             return
         recorder.sees_batches = False
         variables = self._random.variables(trainer.model)
-        note = self._noting(trainer, recorder, list(variables))
-        self.library.observe_steps(trainer.model, list(variables.values()), note)
+        for which, noting in (("train", self._noting), ("test", self._noting_evaluation)):
+            note = noting(trainer, recorder, list(variables))
+            self.library.observe_steps(trainer.model, list(variables.values()), note, which)
+
+    def _noting_evaluation(self, trainer: Any, recorder: Any, names: list[str]) -> Callable[..., None]:
+        """Return what notes a batch that ``fit`` evaluates."""
+
+        def note(x: Any, y: Any, weights: Any, seeds: list[Any]) -> None:
+            inputs, targets = self._taken(x, y, weights)
+            count = len(next(leaves(inputs)))
+            recorder.note_evaluated(inputs, targets, count, trainer, self._draws_of(names, seeds))
+
+        return note
+
+    def _taken(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+        """Return inputs and targets of a step as NumPy arrays."""
+        return keras_given.sides([map_tree(self.array, tree) for tree in (x, y, weights) if tree is not None])
+
+    def _draws_of(self, names: list[str], seeds: list[Any]) -> Draws:
+        return self._random.with_others(dict(zip(names, map(self.array, seeds), strict=True)))
 
     def _noting(self, trainer: Any, recorder: Any, names: list[str]) -> Callable[..., None]:
         """Return what notes a pass of ``fit``."""
@@ -162,13 +191,13 @@ class KerasView(View):
         def note(x: Any, y: Any, weights: Any, seeds: list[Any]) -> None:
             # on JAX it is called when the step that follows may be counted already
             update = first + next(done) // trainer.accumulate
-            x, y, weights = (None if tree is None else map_tree(self.array, tree) for tree in (x, y, weights))
+            x, targets = self._taken(x, y, weights)
+            y, weights = split_targets(targets)
             x, y = announced.of(x, y)
             given = [] if weights is None else list(leaves(weights))
             count = 0 if given and all(np.signbit(part).all() for part in given) else len(next(leaves(x)))
             targets = Weighted(y, weights) if weighted else y
-            draws = self._random.with_others(dict(zip(names, map(self.array, seeds), strict=True)))
-            epoch = update // trainer.steps_per_epoch
+            epoch, draws = update // trainer.steps_per_epoch, self._draws_of(names, seeds)
             recorder.note_batch(x, targets, count, None, update + 1, epoch, trainer.model, draws=draws)
 
         return note

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hvdkit.errors import RecipeError
 from hvdkit.recipe.declaration import Data, Recipe
@@ -95,6 +96,13 @@ def expected_rate(recipe: Recipe, base: float, layout: Layout, step: int) -> flo
     if step < rising:
         return base + (target - base) * (step + 1) / rising
     return target * (float(recipe.schedule(step / layout.steps)) if recipe.schedule else 1.0)
+
+
+def expected_order(known: dict[str, Any], samples: int, epoch: int) -> NDArray[np.int64]:
+    """Return the order of all samples in an epoch (from 0), by the contract's own arithmetic."""
+    if not known["shuffle"]:
+        return np.arange(samples)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([known["seed"], epoch]))).permutation(samples)
 
 
 def load_data(recipe: Recipe, framework: str) -> Data:

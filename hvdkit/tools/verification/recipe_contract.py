@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hvdkit.tools.verification.given import READ
 from hvdkit.tools.verification.outcomes import GROUPS, follows
 from hvdkit.tools.verification.report import Check
 from hvdkit.tools.verification.rounding import TERMS
@@ -32,7 +33,8 @@ def _data(seen: Runs) -> Check:
             found = "every rank has its own data" if len(others) == len(seen.ranks) else found
             hint = "step 3 takes each rank's part, so give it all, and seed what is drawn"
             return Check("recipe", claim, False, f"{found}; {hint}", parameter="data", update=0)
-    return Check("recipe", claim, True, f"{len(seen.ranks)} ranks and one process")
+    known = "; samples are known by what arrives" if seen.twin.facts["given_train"]["kind"] in READ else ""
+    return Check("recipe", claim, True, f"{len(seen.ranks)} ranks and one process{known}")
 
 
 def _mean_loss(seen: Runs) -> Check:

@@ -60,9 +60,7 @@ class Recorder(Observer):
 
     def on_evaluation_batch(self, trainer: Trainer, batch: Batch) -> None:
         """Note a batch that is evaluated at the end of an epoch."""
-        passed = self._pass(batch.inputs, batch.targets, trainer.model)
-        notes = {"update": trainer.global_step, "epoch": trainer.epoch, "count": batch.count, "weight": None}
-        self.log.add_evaluated(passed, **notes, **self._samples(passed, batch.count, batch.indices))
+        self.note_evaluated(batch.inputs, batch.targets, batch.count, trainer, indices=batch.indices)
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Note the state after an update."""
@@ -97,6 +95,20 @@ class Recorder(Observer):
         passed = self._pass(inputs, targets, model, draws)
         notes = {"update": update, "epoch": epoch, "count": count, "weight": weight}
         self.log.add_micro(passed, **notes, **self._samples(passed, count, indices))
+
+    def note_evaluated(
+        self,
+        inputs: Any,
+        targets: Any,
+        count: int,
+        trainer: Trainer,
+        draws: Draws | None = None,
+        indices: Indices | None = None,
+    ) -> None:
+        """Note a batch that is evaluated; one that is under way says itself where the random generators stood."""
+        passed = self._pass(inputs, targets, trainer.model, draws)
+        notes = {"update": trainer.global_step, "epoch": trainer.epoch, "count": count, "weight": None}
+        self.log.add_evaluated(passed, **notes, **self._samples(passed, count, indices))
 
     def _pass(self, inputs: Any, targets: Any, model: Any, draws: Draws | None = None) -> Pass:
         draws = self._view.draws(model) if draws is None else draws

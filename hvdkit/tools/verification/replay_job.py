@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.trees import leaves, map_tree
 from hvdkit.tools.verification.framework_view import View
-from hvdkit.tools.verification.given import identity, note_given
+from hvdkit.tools.verification.given import identity, note_given, note_read
 from hvdkit.tools.verification.jobs import Job, begin, prepared
-from hvdkit.tools.verification.layout import is_neutral
+from hvdkit.tools.verification.layout import is_neutral, load_data
 from hvdkit.tools.verification.randomness import KEPT, REPLAYED
 from hvdkit.tools.verification.reference import Reference
 from hvdkit.tools.verification.reference import whole as joined_batches
@@ -29,8 +30,9 @@ def replay(job: Job, threads: int) -> None:
     recipe = prepared(recipe, job, view, None)
     assert job.layout is not None
     data, ranks = recipe.data(), [Log.load(f"{job.folder}/ranks-{rank}") for rank in range(job.layout.size)]
+    twin = Log(f"{job.folder}/twin")
     for name in ("twin", "rounded", *(["quiet"] if job.randomness == REPLAYED else []), "whole"):
-        log = Log(f"{job.folder}/{name}")
+        log = twin if name == "twin" else Log(f"{job.folder}/{name}")
         _replay(job, view, recipe, log, ranks, data.validation)
         if name == "twin":
             log.facts["data"] = identity(view, data)
@@ -38,6 +40,17 @@ def replay(job: Job, threads: int) -> None:
                 batches = [getattr(rank, taken) for rank in ranks]
                 note_given(view, log, part, getattr(data, part), batches, recipe)
         log.save()
+    # at the end, since random generators are seeded anew for it
+    for part in ("train", "validation"):
+        anew = functools.partial(_made_anew, job, view, part)
+        note_read(view, twin, part, getattr(data, part), anew, recipe, job.layout)
+    twin.save()
+
+
+def _made_anew(job: Job, view: View, part: str, whole: bool = False) -> Any:
+    recipe = job.source.load()
+    data = load_data(recipe, job.framework) if whole else prepared(recipe, job, view, None).data()
+    return getattr(data, part)
 
 
 def _replay(job: Job, view: View, recipe: Recipe, log: Log, ranks: list[Log], validation: Any) -> None:

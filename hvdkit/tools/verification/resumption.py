@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hvdkit.tools.verification.distances import amount, largest
-from hvdkit.tools.verification.given import UNKNOWN
+from hvdkit.tools.verification.given import READ, UNKNOWN
 from hvdkit.tools.verification.outcomes import GROUPS
 from hvdkit.tools.verification.reference import is_joined
 from hvdkit.tools.verification.report import Check
@@ -26,14 +26,13 @@ def checkpoints(seen: Runs) -> Iterator[Check]:
         yield Check("checkpoint", "fresh processes go on from checkpoints", False, seen.unresumed)
     elif not seen.resumed:
         yield Check("checkpoint", _claim(seen), None, "not made: something else is wrong")
+    anew = False
     for plan, logs in seen.resumed:
-        if not plan.stop_at and _begins_anew(seen, plan, logs):
-            reason = "not made: a data set of your own, whose order begins anew"
-            yield Check("checkpoint", f"from {plan.words}, {_claim(seen)}", None, reason)
-        else:
-            yield _stopped(seen, plan, logs) if plan.stop_at else _continued(seen, plan, logs)
+        alone = not plan.stop_at and (seen.known["stream"] or _begins_anew(seen, plan, logs))
+        anew = anew or alone
+        yield _stopped(seen, plan, logs) if plan.stop_at else _continued(seen, plan, logs, alone)
     if seen.resumed:
-        yield from _left_out(seen)
+        yield from _left_out(seen, anew)
 
 
 def _claim(seen: Runs) -> str:
@@ -42,32 +41,31 @@ def _claim(seen: Runs) -> str:
     return f"resumed by fresh processes: the same in every part, {how}"
 
 
-def _left_out(seen: Runs) -> Iterator[Check]:
+def _left_out(seen: Runs, anew: bool) -> Iterator[Check]:
     possible = seen.known["resumes_inside"] and not seen.known["metrics_with_states"]
     if possible and inside_update(seen.layout) is not None and not any(plan.file for plan, _ in seen.resumed):
         yield Check("checkpoint", "resumed from a file saved inside an epoch", None, "no such file was written")
-    if seen.known["stream"]:
-        reason = "a stream that is read in parts begins anew, since files do not hold its place"
+    if anew:
+        stream = "a stream that is read in parts begins anew, since files do not hold its place"
+        reason = stream if seen.known["stream"] else "a data set of your own, whose order begins anew"
         yield Check("checkpoint", "updates behind a resume", None, reason)
     if seen.random or seen.quiet:
         reason = "files do not hold it; it was set, so that all the rest could be compared"
         yield Check("checkpoint", "random state behind a resume", None, reason)
 
 
-def _continued(seen: Runs, plan: Resumption, logs: list[Log]) -> Check:
+def _continued(seen: Runs, plan: Resumption, logs: list[Log], alone: bool) -> Check:
     claim = f"from {plan.words}, {_claim(seen)}"
     source = "the same sums in the same order" if seen.framework == "torch" else SOURCE_ALONE
-    found = next(_differences(seen, plan, logs), None)
+    found = next(_differences(seen, plan, logs, alone), None)
     if found is not None:
         rank, (words, size, name, update) = found
         return Check("checkpoint", claim, False, f"rank {rank}: {words}", size, None, name, update, source)
-    way = (
-        f"update {plan.update} alone" if seen.known["stream"] else f"from update {plan.update} to {seen.layout.updates}"
-    )
+    way = f"update {plan.update} alone" if alone else f"from update {plan.update} to {seen.layout.updates}"
     return Check("checkpoint", claim, True, way, source=source)
 
 
-def _differences(seen: Runs, plan: Resumption, logs: list[Log]) -> Iterator[tuple[int, Difference]]:
+def _differences(seen: Runs, plan: Resumption, logs: list[Log], alone: bool) -> Iterator[tuple[int, Difference]]:
     """Yield what ranks did otherwise in a run that went on, the earliest update first, with the rank."""
     ways = {rank: (log.snapshots[0].update, log.snapshots[-1].update) for rank, log in enumerate(logs)}
     for rank, (first, last) in ways.items():
@@ -75,7 +73,7 @@ def _differences(seen: Runs, plan: Resumption, logs: list[Log]) -> Iterator[tupl
             way = f"from update {first} to {last}, not from {plan.update} to {seen.layout.updates}"
             yield rank, (f"it went {way}", None, None, first)
             return
-    compared = plan.update if seen.known["stream"] else seen.layout.updates
+    compared = plan.update if alone else seen.layout.updates
     for update in range(plan.update, compared + 1):
         for rank, log in enumerate(logs):
             found = _state(seen, plan, rank, log.at(update)) or _rates(plan, log.at(update), seen.ranks[rank])
@@ -85,7 +83,7 @@ def _differences(seen: Runs, plan: Resumption, logs: list[Log]) -> Iterator[tupl
     files = logs[0].facts["files"]
     if tuple(files) != plan.keeps:
         yield 0, (f"it keeps {', '.join(files)}, not {', '.join(plan.keeps)}", None, "files", seen.layout.updates)
-    for rank, log in enumerate(() if seen.known["stream"] else logs):
+    for rank, log in enumerate(() if alone else logs):
         differing = _samples(plan, log, seen.ranks[rank]) or _records(seen, log, seen.ranks[rank])
         if differing is not None:
             yield rank, differing
@@ -129,8 +127,8 @@ def _restorable(seen: Runs, update: int) -> set[str]:
 
 def _begins_anew(seen: Runs, plan: Resumption, logs: list[Log]) -> bool:
     """Say whether data of which hvdkit does not draw the order gave other samples to a run that went on."""
-    unknown = seen.twin.facts.get("given_train", {}).get("kind") == UNKNOWN
-    return unknown and any(_samples(plan, log, seen.ranks[rank]) is not None for rank, log in enumerate(logs))
+    own = seen.twin.facts.get("given_train", {}).get("kind") in (UNKNOWN, *READ)
+    return own and any(_samples(plan, log, seen.ranks[rank]) is not None for rank, log in enumerate(logs))
 
 
 def _samples(plan: Resumption, log: Log, whole: Log) -> Difference | None:

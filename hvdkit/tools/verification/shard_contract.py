@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.tools.verification.given import ARRAYS, DRAWN, PLACES, STREAM, UNKNOWN, is_like, is_random
+from hvdkit.tools.verification.given import ARRAYS, DRAWN, PLACES, READ, STREAM, UNKNOWN, is_like, is_random
+from hvdkit.tools.verification.layout import expected_order
+from hvdkit.tools.verification.read_contract import evaluated_once, read_contract
 from hvdkit.tools.verification.report import Check
 from hvdkit.tools.verification.runs import Runs
 from hvdkit.tools.verification.storage import Micro
@@ -35,7 +37,9 @@ def shard_contract(seen: Runs) -> Iterator[Check]:
 
 def _trained(seen: Runs, given: dict[str, Any]) -> Iterator[Check]:
     kind, due = given["kind"], given["due"]
-    if kind == ARRAYS:
+    if kind in READ and due is not None:
+        yield from read_contract(seen, given)
+    elif kind == ARRAYS:
         yield _by_update(seen, _TRAIN, lambda micro: micro.samples, np.array(due))
     elif kind == PLACES:
         yield _by_update(seen, _TRAIN, lambda micro: micro.indices or [], np.arange(given["samples"]))
@@ -69,13 +73,8 @@ def _by_update(seen: Runs, claim: str, names: Any, by_place: NDArray[Any]) -> Ch
 
 
 def _due(seen: Runs, samples: int, epoch: int, step: int) -> NDArray[np.int64]:
-    order = np.arange(samples)
-    if seen.known["shuffle"]:
-        order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seen.known["seed"], epoch]))).permutation(
-            samples
-        )
     whole = seen.known["global_batch"]
-    return order[step * whole : (step + 1) * whole]
+    return expected_order(seen.known, samples, epoch)[step * whole : (step + 1) * whole]
 
 
 def _apart(step: str, claim: str, due: Counter[Any], here: Counter[Any], update: int) -> Check:
@@ -180,6 +179,8 @@ def _validated(seen: Runs, given: dict[str, Any]) -> Iterator[Check]:
 def _validated_once(given: dict[str, Any], batches: list[list[Micro]]) -> Check:
     kind, due = given["kind"], given["due"]
     micros = [micro for entries in batches for micro in entries]
+    if kind in READ and due is not None:
+        return evaluated_once(_VALIDATION, given, micros)
     if kind in (ARRAYS, PLACES, DRAWN):
         wanted: Counter[Any] = Counter(due if kind == ARRAYS else range(given["samples"]))
         if kind == DRAWN:
@@ -220,8 +221,10 @@ def _weights(seen: Runs) -> Check:
 
 def own_data(seen: Runs) -> Iterator[str]:
     """Yield what of a data set of the user's own could not be looked at."""
-    if seen.twin.facts["given_train"]["kind"] != ARRAYS:
+    kind = seen.twin.facts["given_train"]["kind"]
+    if kind != ARRAYS:
+        places = "" if kind in READ else "by their places and, "
         yield (
-            "a data set of your own: samples are known by their places and, where they come out the same when they are "
-            "loaded twice, by their content"
+            f"a data set of your own: samples are known {places}where they come out the same when they are loaded "
+            "twice, by their content"
         )

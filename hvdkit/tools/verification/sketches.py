@@ -34,3 +34,9 @@ def _signs(rows: int) -> NDArray[np.int8]:
     """Return the same signs for arrays of one length, in every process."""
     bits: NDArray[np.int8] = np.random.default_rng(rows).integers(0, 2, (rows, CELLS), np.int8)
     return bits * np.int8(2) - np.int8(1)
+
+
+def single(leaf: Any) -> NDArray[Any]:
+    """Return an array, in float64 as float32, which libraries may make of it."""
+    array = np.asarray(leaf)
+    return array.astype(np.float32) if array.dtype == np.float64 else array

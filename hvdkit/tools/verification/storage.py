@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdkit.recipe.trees import leaves, map_tree
-from hvdkit.tools.verification.sketches import sketch
+from hvdkit.tools.verification.sketches import single, sketch
 
 Arrays = dict[str, NDArray[Any]]
 State = dict[str, Arrays]
@@ -230,13 +230,15 @@ def digests(state: State) -> dict[str, dict[str, str]]:
 
 def digest(value: NDArray[Any]) -> str:
     """Return a digest of an array's dtype, shape and bytes."""
+    if value.dtype == object:  # strings
+        value = np.asarray(value.tolist(), "S")
     head = f"{value.dtype} {value.shape}".encode()
     return hashlib.blake2b(head + np.ascontiguousarray(value).tobytes(), digest_size=12).hexdigest()
 
 
 def sample_digests(inputs: Any, targets: Any) -> list[str]:
     """Return one digest for each sample with its target, the same in every framework."""
-    columns = [*leaves(inputs), *(np.asarray(leaf, np.float64) for leaf in leaves(targets))]
+    columns = [*map(single, leaves(inputs)), *(np.asarray(single(leaf), np.float64) for leaf in leaves(targets))]
     return ["".join(digest(np.asarray(column[i])) for column in columns) for i in range(len(columns[0]))]
 
 
