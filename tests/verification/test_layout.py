@@ -34,6 +34,7 @@ def test_an_epoch_ends_as_on_all_the_data(samples, uneven, steps):
 def test_a_stream_is_verified_by_its_steps():
     layout = Layout.fit(recipe(steps_per_epoch=4), None, 2, 6, "float32")
     assert (layout.epochs, layout.steps, layout.samples) == (3, 2, None)
+    assert Layout.fit(recipe(), 10**6, 2, 20, "float32").updates == 20
 
 
 def test_passes_count_in_the_global_batch():

@@ -1,4 +1,4 @@
-"""Targets that runs which go on from a checkpoint must stop at."""
+"""Targets that runs which go on from a checkpoint must stop at, and where a file is saved inside an epoch."""
 
 from __future__ import annotations
 
@@ -49,5 +49,6 @@ def test_targets_of_an_accuracy_are_accuracies():
 def test_a_file_is_saved_inside_an_epoch_that_has_an_inside():
     assert inside_update(Layout(2, 3, 1, 8, "float32")) is None
     assert inside_update(Layout(2, 3, 2, 16, "float32")) == 3
+    assert inside_update(Layout(2, 5, 4, 32, "float32")) == 7
     recipe = hvdkit.Recipe(model="mnist_cnn", data=lambda: 1, optimizer=hvdkit.SGD(0.1), metrics=("accuracy",))
     assert not keeps_states(recipe)

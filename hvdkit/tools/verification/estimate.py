@@ -7,22 +7,35 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdkit.errors import DataError
+from hvdkit.tools.verification.layout import Layout
+from hvdkit.tools.verification.replays import replays
+from hvdkit.tools.verification.resuming import resumed_updates
 
 Say = Callable[[str], None]
 
+_STARTS, _FIRST, _REST = 4.0, 5.0, 1.35
+"""Starts and first steps, as if one after another; what a pass costs with its share of evaluation and notes (all were
+measured on two cores)."""
 
-def estimate(known: dict[str, Any], size: int, folder: str, say: Say) -> None:
-    """Say what the runs will cost, from two steps on one process.
+_FILES, _READ = 3, 1.3
+"""Files with all weights that are there at once; what is read, with evaluation."""
+
+
+def estimate(known: dict[str, Any], framework: str, folder: str, say: Say) -> None:
+    """Say what the runs will cost, from some steps on one process.
 
     Raises:
         DataError: The disk cannot hold what they write.
     """
     start, *steps = known["seconds"]
-    updates = known["layout"].updates
-    # ranks, twice the twin and the whole batches compute all micro-batches, runs that go on three parts of two
-    seconds = 3 * start + 5.5 * size * updates * min(steps) + 5 * max(steps)
-    disk = updates * ((2.7 * size + 3) * known["state_bytes"] + 2.7 * known["update_bytes"])
-    memory = known["memory"] * (size + 1)
+    layout: Layout = known["layout"]
+    replayed, resumed = replays(framework, layout, known), resumed_updates(layout)
+    passes = layout.size * (layout.updates + sum(replayed.values()) + resumed)
+    seconds = _STARTS * start + _FIRST * max(steps) + _REST * min(steps) * passes
+    notes = layout.size * (layout.updates + resumed) + sum(replayed.values())
+    files = _FILES * (known["weight_bytes"] + known["slot_bytes"]) + known["weight_bytes"]
+    disk = notes * known["state_bytes"] + _READ * layout.updates * known["update_bytes"] + files
+    memory = known["memory"] * (layout.size + 1)
     say(
         f"hvdkit: {known['weights']:,} weights; about {seconds:.0f} s, {_size(memory)} of memory, "
         f"{_size(disk)} of disk in {folder}"

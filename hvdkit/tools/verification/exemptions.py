@@ -17,11 +17,9 @@ def exemptions(seen: Runs) -> list[str]:
             f"BatchNorm ({', '.join(seen.local_statistics[:3])}): each rank normalises by its own batch, as on N "
             "machines; compared with the twin, which keeps statistics for each rank, not with the global batch"
         )
-    if seen.quiet:
-        found.append(
-            "random numbers: ranks draw numbers of their own, as they should, and the twin draws them again; switched "
-            "off where training on global batches is compared"
-        )
+    if seen.replayed:
+        words = "random numbers: ranks draw numbers of their own, as they should, and the twin draws them again"
+        found.append(words + "; switched off where training on global batches is compared" * (seen.quiet is not None))
     if seen.random:
         found.append("random numbers that cannot be switched off: training on global batches is not compared")
     if seen.weighs_classes:
@@ -45,7 +43,7 @@ def left_out(seen: Runs) -> Iterator[Check]:
     if seen.known["compression"] != "none":
         words = "verified without, since rounding would hide faults"
         yield Check("distribute", f"compression {seen.known['compression']}", None, words)
-    if seen.dropout and not seen.quiet:
+    if seen.dropout and not seen.replayed:
         yield Check("distribute", "dropout", None, "verified with dropout switched off")
     if seen.known["observers"]:
         yield Check("recipe", "observers of your own", None, "left out of the runs")

@@ -20,10 +20,14 @@ from hvdkit.tools.verification.judge import judge
 from hvdkit.tools.verification.orders import give
 from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, KEPT, REPLAYED
 from hvdkit.tools.verification.replay_job import replay
+from hvdkit.tools.verification.replays import local_statistics, replays
 from hvdkit.tools.verification.resume_job import resume
 from hvdkit.tools.verification.resuming import plan_resumptions
 from hvdkit.tools.verification.runs import Runs
 from hvdkit.tools.verification.storage import Log
+
+_LONG = 10.0
+"""Seconds that pay for one process more."""
 
 
 def gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
@@ -47,8 +51,8 @@ def gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
             reason = str(error).removeprefix("rank 0: ")
             raise RecipeError(f"the recipe does not run on one process: {reason}") from None
         layout = known["layout"]
-        estimate(known, size, job.folder, say)
-        job = replace(job, layout=layout, randomness=known["randomness"])
+        estimate(known, job.framework, job.folder, say)
+        job = replace(job, layout=layout, randomness=known["randomness"], arrays=known["arrays"])
         say(f"hvdkit: {size} processes, {layout.updates} updates in {layout.epochs} epochs, engine {job.engine}")
         give(job.folder, "train", (job.layout, job.randomness))
         ranks.results()
@@ -60,7 +64,9 @@ def gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
         first, *others = [[plan] for plan in plans] if apart else [plans]
         # a GPU may not have the memory for both
         resumed = start(resume, job, first, np=size) if known["on_cpu"] else None
-        start(replay, job, logs[0].facts["threads"]).results()
+        made, threads = replays(job.framework, layout, known), logs[0].facts["threads"]
+        for running in [start(replay, job, threads, part) for part in _share_out(made, known, size)]:
+            running.results()
         seen = _runs(job, known, logs)
         if any(check.passed is False for check in judge(seen)):
             return seen
@@ -74,9 +80,17 @@ def gather(job: Job, size: int, steps: int, dtype: str, say: Say) -> Runs:
         return replace(seen, resumed=[(plan, _logs(job, plan.name, size)) for plan in plans])
 
 
+def _share_out(made: dict[str, int], known: dict[str, Any], size: int) -> list[dict[str, int]]:
+    """Share out what is replayed: where it takes long, a second process makes all but the twin."""
+    _, *steps = known["seconds"]
+    if not known["on_cpu"] or min(steps) * size * known["layout"].updates < _LONG:
+        return [made]
+    return [{"twin": made["twin"]}, {name: updates for name, updates in made.items() if name != "twin"}]
+
+
 def _runs(job: Job, known: dict[str, Any], ranks: list[Log]) -> Runs:
     assert job.layout is not None
-    plain = [name for name, kind in known["layers"] if "BatchNorm" in kind and "Sync" not in kind]
+    made = replays(job.framework, job.layout, known)
     return Runs(
         framework=job.framework,
         layout=job.layout,
@@ -86,10 +100,10 @@ def _runs(job: Job, known: dict[str, Any], ranks: list[Log]) -> Runs:
         rounded=Log.load(f"{job.folder}/rounded"),
         whole=Log.load(f"{job.folder}/whole"),
         resumed=[],
-        local_statistics=[] if known["synchronised"] else plain,
+        local_statistics=local_statistics(known),
         random=known["randomness"] in (KEPT, HIDDEN),
         dropout=known["randomness"] in (REPLAYED, FROZEN),
-        quiet=Log.load(f"{job.folder}/quiet") if known["randomness"] == REPLAYED else None,
+        quiet=Log.load(f"{job.folder}/quiet") if "quiet" in made else None,
     )
 
 

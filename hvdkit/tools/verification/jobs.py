@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import os
 import resource
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import hvdkit
@@ -17,13 +20,19 @@ from hvdkit.recipe.steps import Checkpoint, Init
 from hvdkit.recipe.trees import leaves
 from hvdkit.tools.verification.framework_view import View, view_of
 from hvdkit.tools.verification.given import DRAWN, READ, STREAM, Given, given, identity
-from hvdkit.tools.verification.layout import Layout, accumulate, cut, global_batch, load_data
+from hvdkit.tools.verification.layout import Layout, accumulate, cut, global_batch, is_neutral, load_data
 from hvdkit.tools.verification.orders import take
 from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, NONE
 from hvdkit.tools.verification.recording import Recorder
 from hvdkit.tools.verification.resuming import inside_update, keeps_states
 from hvdkit.tools.verification.source import Source
-from hvdkit.tools.verification.storage import sketches
+from hvdkit.tools.verification.storage import CHECKPOINTS, sketches
+
+_BEHIND = 10
+"""Units of ``nice``."""
+
+_STEPS, _ENOUGH = 4, 1.0
+"""The survey's steps, and after how many seconds two are enough."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class Job:
         folder: Where every process writes.
         layout: The size of the runs; None before it is known.
         randomness: Its kind in a training pass; what cannot be drawn again is switched off as far as it can be.
+        arrays: Whether all data are arrays.
     """
 
     source: Source
@@ -45,10 +55,11 @@ class Job:
     folder: str
     layout: Layout | None = None
     randomness: str = NONE
+    arrays: bool = False
 
 
 def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
-    """Run two steps on one process; return what the parent must know of the recipe, the model and their cost."""
+    """Run some steps on one process; return what the parent must know of the recipe, the model and their cost."""
     began = time.perf_counter()
     view = view_of(job.framework)
     view.set_dtype(dtype)
@@ -63,7 +74,9 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
     trainer = hvdkit.apply(alone, framework=job.framework)
     seconds = [time.perf_counter() - began]
     batch: Any = None
-    for batch, _ in zip(trainer.batches, range(2), strict=False):
+    for batch, number in zip(trainer.batches, range(_STEPS), strict=False):
+        if number > 1 and sum(seconds[1:]) > _ENOUGH:
+            break
         began = time.perf_counter()
         trainer.step(batch[:2])
         seconds.append(time.perf_counter() - began)
@@ -77,6 +90,8 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         "seconds": seconds,
         "weights": sum(value.size for value in state["parameters"].values()),
         "state_bytes": sum(value.nbytes for arrays in sketches(state).values() for value in arrays.values()),
+        "weight_bytes": sum(value.nbytes for value in state["parameters"].values()),
+        "slot_bytes": sum(value.nbytes for value in state["slots"].values()),
         "update_bytes": sum(view.array(leaf).nbytes for leaf in leaves(batch[0]))
         * global_batch(recipe, size)
         // recipe.batch_size,
@@ -93,6 +108,7 @@ def survey(job: Job, size: int, steps: int, dtype: str) -> dict[str, Any]:
         "reordered": recipe.compile or sparse or bool(recipe.distribute and recipe.distribute.gradient_predivide),
         "stream": found.kind == STREAM,
         "read": found.kind in READ,
+        "arrays": all(part is None or is_neutral(part) for part in (data.train, data.validation)),
         "observers": len(recipe.observers),
         "stop_at": dict(recipe.stop_at or {}),
         "metrics_with_states": keeps_states(recipe),
@@ -119,7 +135,7 @@ def train(job: Job) -> None:
     job = replace(job, layout=layout, randomness=randomness)
     view, recipe = begin(job)
     recorder = Recorder(view, f"{job.folder}/ranks-{launched_as().rank}")
-    recipe = watched(recipe, job, view, recorder).replace(checkpoint=Checkpoint(f"{job.folder}/checkpoints", keep=99))
+    recipe = watched(recipe, job, view, recorder).replace(checkpoint=Checkpoint(f"{job.folder}/{CHECKPOINTS}", keep=99))
     trainer = hvdkit.apply(recipe, framework=job.framework)
     view.record_batches(trainer, recorder)
     trainer.fit()
@@ -144,6 +160,14 @@ def begin(job: Job) -> tuple[View, Recipe]:
     view.compute_alike()
     view.set_dtype(job.layout.dtype)
     return view, job.source.load()
+
+
+def stand_back() -> None:
+    """Leave the processor to the twin, which takes longest, where it runs beside this process."""
+    os.nice(_BEHIND)
+    # Linux may share processors among sessions first, and by nice inside each
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_BEHIND))
 
 
 def prepared(recipe: Recipe, job: Job, view: View, disturb: int | None) -> Recipe:

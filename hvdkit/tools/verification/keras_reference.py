@@ -48,16 +48,16 @@ class KerasReference(Reference):
         factor = 1.0 if self.schedule is None else float(to_numpy(self.schedule(step))) / self.base
         return [rate * factor for rate in super().due_rates(layout, step)]
 
-    def prime(self, inputs: Any) -> None:
-        """Build what is built by its first batch."""
+    def prime(self, inputs: Any, targets: Any) -> None:
+        """Build what is built by its first batch, and compile."""
         if not self.model.built:
             self.model(inputs)
             self.optimizer.build(self.model.trainable_variables)
+        self._measures.prepare(self.view, inputs, *split_targets(targets))
 
     def gradients(self, inputs: Any, targets: Any, weight: float, count: float) -> Gradients:
         """Return the gradients of ``weight`` times the mean loss, and note loss and metrics."""
         y, weights = split_targets(targets)
-        self._measures.prepare(self.view, inputs, y, weights)
         gradients, loss, outputs = self._train(inputs, y, weights, weight)
         self._note(loss, outputs, y, weights, count)
         return gradients
@@ -79,7 +79,6 @@ class KerasReference(Reference):
     def measures_of(self, outputs: Any, targets: Any) -> dict[str, float]:
         """Return the loss of outputs and NumPy targets, and metrics that are functions."""
         y, weights = split_targets(targets)
-        self._measures.prepare(self.view, None, y, weights)
         y, weights = (None if tree is None else map_tree(as_tensor, tree) for tree in (y, weights))
         measured = functions(self.recipe.metrics).items()
         means = {name: float(np.mean(to_numpy(measure(y, outputs)), dtype=np.float64)) for name, measure in measured}

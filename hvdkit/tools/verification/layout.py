@@ -51,20 +51,20 @@ class Layout:
     def fit(
         cls, recipe: Recipe, samples: int | None, size: int, steps: int, dtype: str, whole_data: bool = False
     ) -> Layout:
-        """Lay out about ``steps`` updates over three epochs or more.
+        """Lay out about ``steps`` updates over three epochs or more, so short that runs which go on are short.
 
         Data are cut so that each epoch ends as it does on all of them, with the same incomplete batch, unless they are
         a stream, the recipe has ``steps_per_epoch``, or ``whole_data`` says that they cannot be.
         """
-        third = math.ceil(steps / 3)
+        short = min(math.ceil(steps / 3), math.isqrt(steps))
         whole = global_batch(recipe, size)
         drop = recipe.shard is not None and recipe.shard.uneven == "drop"
-        full = third if samples is None else samples // whole if drop else math.ceil(samples / whole)
+        full = short if samples is None else samples // whole if drop else math.ceil(samples / whole)
         if recipe.steps_per_epoch is not None or samples is None or whole_data:
-            asked = third if recipe.steps_per_epoch is None else recipe.steps_per_epoch // size
-            limit = max(1, min(third, asked, full))
+            asked = short if recipe.steps_per_epoch is None else recipe.steps_per_epoch // size
+            limit = max(1, min(short, asked, full))
             return cls(size, max(3, math.ceil(steps / limit)), limit, None, dtype)
-        number = max(1, min(third, full))
+        number = max(1, min(short, full))
         rest = samples % whole
         kept = number * whole + rest if drop else (number - 1) * whole + (rest or whole)
         return cls(size, max(3, math.ceil(steps / number)), number, min(samples, kept), dtype)

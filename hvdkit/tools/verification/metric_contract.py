@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -90,14 +91,15 @@ def _metric(seen: Runs, due: Log, name: str, who: str, claim: str) -> Check:
     found = [record.get(name, np.nan) for record in seen.ranks[0].facts["epochs"]]
     twins = [
         abs(rounded.get(name, np.nan) - twin.get(name, np.nan))
-        for twin, rounded in zip(seen.twin.facts["epochs"], seen.rounded.facts["epochs"], strict=True)
+        for twin, rounded in zip(seen.twin.facts["epochs"], seen.rounded.facts["epochs"], strict=False)
     ]
     scale = max([abs(value) for value in values if np.isfinite(value)] or [1.0]) or 1.0
     exact = seen.exact and name in ("loss", "accuracy")
     shares = _is_share(seen, name, values)
+    moves = itertools.chain(twins, itertools.repeat(0.0))
     spread = furthest = bound = 0.0
     source = "sums in double precision"
-    for epoch, (ours, there, moved) in enumerate(zip(found, values, twins, strict=False), 1):
+    for epoch, (ours, there, moved) in enumerate(zip(found, values, moves, strict=False), 1):
         size = abs(ours - there) / scale
         spread = max(spread, moved)
         samples = _samples(seen, name, epoch)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdkit.recipe.trees import map_tree
 from hvdkit.tools.verification.framework_view import View
-from hvdkit.tools.verification.storage import Draws, Log, Micro, Pass, sample_digests
+from hvdkit.tools.verification.storage import CHECKPOINTS, Draws, Log, Micro, Pass, epoch_files, sample_digests
 from hvdkit.training.observers import Observer, Record
 
 if TYPE_CHECKING:
@@ -41,10 +41,18 @@ class Recorder(Observer):
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Note the state that the first update starts from."""
         self._note(trainer)
+        if self.earlier is None and trainer.world.rank == 0:
+            self.log.keep_start(self._view.state(trainer.model, trainer.optimizer))
         self._take_draws(trainer)
 
     def on_epoch_begin(self, trainer: Trainer) -> None:
-        """Note where the random generators stand, or set them for data that draw as they are loaded."""
+        """Note where the random generators stand, or set them for data that draw as they are loaded.
+
+        Of the files behind epochs the first and the newest stay.
+        """
+        if self.earlier is None and trainer.world.rank == 0:
+            for path in epoch_files(str(Path(self.log.folder).parent / CHECKPOINTS))[1:-1]:
+                path.unlink()
         if self.earlier is not None:
             self._view.set_draws(trainer.model, self.earlier.draws_at(trainer.epoch))
         self.log.keep_draws(trainer.epoch, self._view.draws(trainer.model))
@@ -66,7 +74,11 @@ class Recorder(Observer):
         """Note the state after an update."""
         self._note(trainer)
         if trainer.global_step == self.save_at and trainer.resumes_inside_epochs:
-            trainer.save(str(Path(self.log.folder, f"inside.{trainer.suffix}")))
+            file = Path(self.log.folder, f"inside.{trainer.suffix}")
+            trainer.save(str(file))
+            if self.earlier is not None:
+                # saved since that joins statistics
+                file.unlink(missing_ok=True)
             self._saved = trainer.global_step
             self._note_end(trainer)
 
@@ -94,7 +106,7 @@ class Recorder(Observer):
         """
         passed = self._pass(inputs, targets, model, draws)
         notes = {"update": update, "epoch": epoch, "count": count, "weight": weight}
-        self.log.add_micro(passed, **notes, **self._samples(passed, count, indices))
+        self.log.add_micro(self._to_replay(passed), **notes, **self._samples(passed, count, indices))
 
     def note_evaluated(
         self,
@@ -108,11 +120,14 @@ class Recorder(Observer):
         """Note a batch that is evaluated; one that is under way says itself where the random generators stood."""
         passed = self._pass(inputs, targets, trainer.model, draws)
         notes = {"update": trainer.global_step, "epoch": trainer.epoch, "count": count, "weight": None}
-        self.log.add_evaluated(passed, **notes, **self._samples(passed, count, indices))
+        self.log.add_evaluated(self._to_replay(passed), **notes, **self._samples(passed, count, indices))
 
     def _pass(self, inputs: Any, targets: Any, model: Any, draws: Draws | None = None) -> Pass:
         draws = self._view.draws(model) if draws is None else draws
         return Pass(map_tree(self._view.array, inputs), map_tree(self._view.array, targets), draws)
+
+    def _to_replay(self, passed: Pass) -> Pass | None:
+        return passed if self.earlier is None else None
 
     def _samples(self, passed: Pass, count: int, indices: Indices | None) -> dict[str, Any]:
         """Return what tells the samples of a batch apart; nothing where it stands for none."""

@@ -55,7 +55,7 @@ class Reference(ABC):
     def move_schedule(self, record: dict[str, float]) -> None:  # noqa: B027 - only torch has schedulers
         """Move a scheduler at the end of an epoch with these averaged metrics."""
 
-    def prime(self, inputs: Any) -> None:  # noqa: B027 - most models are built when they are made
+    def prime(self, inputs: Any, targets: Any) -> None:  # noqa: B027 - most models are built when they are made
         """Build what is built by its first batch."""
 
     def update(self, ranks: Sequence[Sequence[Micro]], rate: float) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdkit.recipe.declaration import Recipe
+from hvdkit.recipe.declaration import Data, Recipe
 from hvdkit.recipe.trees import leaves, map_tree
 from hvdkit.tools.verification.framework_view import View
 from hvdkit.tools.verification.given import identity, note_given, note_read
-from hvdkit.tools.verification.jobs import Job, begin, prepared
+from hvdkit.tools.verification.jobs import Job, begin, prepared, stand_back
 from hvdkit.tools.verification.layout import is_neutral, load_data
 from hvdkit.tools.verification.randomness import KEPT, REPLAYED
 from hvdkit.tools.verification.reference import Reference
@@ -19,28 +19,34 @@ from hvdkit.tools.verification.reference import whole as joined_batches
 from hvdkit.tools.verification.rounding import Rounding
 from hvdkit.tools.verification.storage import Log, Micro, State, digests
 
-_PROBES = 8
+_PROBES = 4
 _UNJOINED = "the ranks' batches differ in shape and make no global batch"
 
 
-def replay(job: Job, threads: int) -> None:
-    """Train the reference on the batches that the ranks have seen: as the twin, then on whole global batches."""
+def replay(job: Job, threads: int, made: dict[str, int]) -> None:
+    """Train the reference on the batches that the ranks have seen, for so many updates in each named run."""
+    if "twin" not in made:
+        stand_back()
     view, recipe = begin(job)
     view.set_threads(threads)
     recipe = prepared(recipe, job, view, None)
     assert job.layout is not None
     data, ranks = recipe.data(), [Log.load(f"{job.folder}/ranks-{rank}") for rank in range(job.layout.size)]
-    twin = Log(f"{job.folder}/twin")
-    for name in ("twin", "rounded", *(["quiet"] if job.randomness == REPLAYED else []), "whole"):
-        log = twin if name == "twin" else Log(f"{job.folder}/{name}")
-        _replay(job, view, recipe, log, ranks, data.validation)
-        if name == "twin":
-            log.facts["data"] = identity(view, data)
-            for part, taken in (("train", "micros"), ("validation", "evaluated")):
-                batches = [getattr(rank, taken) for rank in ranks]
-                note_given(view, log, part, getattr(data, part), batches, recipe)
+    logs = {name: Log(f"{job.folder}/{name}") for name in made}
+    for name, log in logs.items():
+        _replay(job, view, recipe, log, ranks, data.validation, made[name])
         log.save()
-    # at the end, since random generators are seeded anew for it
+    if "twin" in logs:
+        _note_data(job, view, recipe, logs["twin"], ranks, data)
+
+
+def _note_data(job: Job, view: View, recipe: Recipe, twin: Log, ranks: list[Log], data: Data) -> None:
+    """Note what one process is given; at the end, since random generators are seeded anew for it."""
+    twin.facts["data"] = identity(view, data)
+    for part, taken in (("train", "micros"), ("validation", "evaluated")):
+        batches = [getattr(rank, taken) for rank in ranks]
+        note_given(view, twin, part, getattr(data, part), batches, recipe)
+    assert job.layout is not None
     for part in ("train", "validation"):
         anew = functools.partial(_made_anew, job, view, part)
         note_read(view, twin, part, getattr(data, part), anew, recipe, job.layout)
@@ -53,8 +59,8 @@ def _made_anew(job: Job, view: View, part: str, whole: bool = False) -> Any:
     return getattr(data, part)
 
 
-def _replay(job: Job, view: View, recipe: Recipe, log: Log, ranks: list[Log], validation: Any) -> None:
-    """Do all updates, and note the metrics of each epoch."""
+def _replay(job: Job, view: View, recipe: Recipe, log: Log, ranks: list[Log], validation: Any, number: int) -> None:
+    """Do the first updates, and note the metrics of each epoch."""
     layout = job.layout
     assert layout is not None
     reference = view.reference(recipe)
@@ -63,18 +69,21 @@ def _replay(job: Job, view: View, recipe: Recipe, log: Log, ranks: list[Log], va
         view.freeze(reference.model)
     if name == "rounded":
         reference.rounding = Rounding(recipe.seed)
+    synchronised = recipe.distribute is not None and recipe.distribute.sync_batchnorm
     # synchronised statistics are those of the global batch, which single batches do not give
     updates = [_parts(ranks, update + 1) for update in range(min(rank.facts["updates"] for rank in ranks))]
     joined = all(map(_can_be_joined, updates))
-    whole = (name == "whole" and joined) or (recipe.distribute is not None and recipe.distribute.sync_batchnorm)
-    reference.prime(ranks[0].micros[0].load().inputs)
+    whole = (name == "whole" and joined) or synchronised
+    first = ranks[0].micros[0].load()
+    reference.prime(first.inputs, first.targets)
     log.facts |= {"fresh": digests(view.state(reference.model, reference.optimizer)), "epochs": [], "rates": []}
     start, saved = (ranks[0].start("parameters"), ranks[0].start("statistics")), ranks[0].facts["saved_inside"]
     reference.load(*start, 1 if whole else layout.size)
     log.add_snapshot(0, [0.0], {}, _state(view, reference))
     epochs = {micro.update: micro.epoch for micro in ranks[0].micros}
     log.facts["validation"] = _validation_samples(validation, ranks)
-    for update, parts in enumerate(updates, 1):
+    evaluated = validation if name in ("twin", "rounded") or synchronised else None
+    for update, parts in enumerate(updates[:number], 1):
         rates = reference.due_rates(layout, update - 1)
         (reference.update_whole if whole else reference.update)(parts, rates[0])
         log.facts["rates"].append(rates)
@@ -84,7 +93,7 @@ def _replay(job: Job, view: View, recipe: Recipe, log: Log, ranks: list[Log], va
             log.add_end(update, reference.own_statistics())
         if epochs.get(update + 1) != epochs[update]:
             done = len(log.facts["epochs"])
-            log.facts["epochs"].append(reference.end_epoch(_validation(job, reference, validation, ranks, done)))
+            log.facts["epochs"].append(reference.end_epoch(_validation(job, reference, evaluated, ranks, done)))
             log.add_end(update, reference.own_statistics())
             reference.move_schedule(ranks[0].facts["epochs"][done])
     if name == "whole":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import hvdkit
 from hvdkit.process.environment import launched_as
 from hvdkit.recipe.steps import Checkpoint
-from hvdkit.tools.verification.jobs import Job, begin, watched
+from hvdkit.tools.verification.jobs import Job, begin, stand_back, watched
+from hvdkit.tools.verification.layout import load_data
 from hvdkit.tools.verification.recording import Recorder
 from hvdkit.tools.verification.resuming import KEPT, Resumption
 from hvdkit.tools.verification.storage import Log
@@ -15,7 +17,11 @@ from hvdkit.tools.verification.storage import Log
 
 def resume(job: Job, plans: list[Resumption]) -> None:
     """Let this rank go on from files of :func:`train`, once for each plan."""
+    stand_back()
     view, loaded = begin(job)
+    if job.arrays:
+        # they remember nothing of a run, so that all runs can have the same
+        loaded = loaded.replace(data=load_data(loaded, job.framework))
     rank = launched_as().rank
     for plan in plans:
         view.begin_anew()
@@ -33,7 +39,11 @@ def resume(job: Job, plans: list[Resumption]) -> None:
         if plan.file:
             trainer.restore(plan.file)
         view.record_batches(trainer, recorder)
-        trainer.fit()
-        recorder.log.facts["files"] = sorted(path.name for path in Path(plan.folder).iterdir()) if plan.keeps else []
+        trainer.fit(None if plan.stop_at else plan.epochs)
+        if plan.folder and rank == 0:
+            recorder.log.facts["files"] = sorted(path.name for path in Path(plan.folder).glob("[!.]*"))
+            shutil.rmtree(plan.folder)
+        if plan.file and rank == 0:
+            Path(plan.file).unlink()
         recorder.finish(trainer)
     trainer.shutdown()

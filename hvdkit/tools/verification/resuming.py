@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.stopping import FALLING, parse_target
 from hvdkit.tools.verification.layout import Layout
-from hvdkit.tools.verification.storage import Log
+from hvdkit.tools.verification.storage import CHECKPOINTS, Log, epoch_files, epoch_of
 
 KEPT = 2
 """Files that a run that goes on may keep."""
@@ -43,8 +44,8 @@ class Resumption:
 
 
 def inside_update(layout: Layout) -> int | None:
-    """Return the update behind which a file is saved inside an epoch; None if epochs have one update."""
-    return layout.steps + 1 if layout.steps > 1 else None
+    """Return the update behind which a file is saved inside the second epoch; None if epochs have one update."""
+    return 2 * layout.steps - 1 if layout.steps > 1 else None
 
 
 def keeps_states(recipe: Recipe) -> bool:
@@ -54,19 +55,22 @@ def keeps_states(recipe: Recipe) -> bool:
 
 def plan_resumptions(folder: str, layout: Layout, stop_at: Mapping[str, Any] | None, root: Log) -> Iterator[Resumption]:
     """Lay out the files for each run that goes on, and yield what it is to do."""
-    files = sorted(Path(folder, "checkpoints").glob("epoch-*"), key=lambda path: int(path.stem.split("-")[1]))
+    files = epoch_files(f"{folder}/{CHECKPOINTS}")
+    # first, since its file is as large as all that is written next, and goes when it is done
+    for inside in Path(folder, "ranks-0").glob("inside.*"):
+        saved = root.facts["saved_inside"]
+        yield Resumption("inside", "a file saved inside an epoch", saved, 3, file=str(inside))
     first = _folder(folder, "first", files[:1])
-    newest = tuple(path.name for path in files[-KEPT:])
-    yield Resumption("first", "the first epoch's file", layout.steps, layout.epochs, first, newest)
-    later = files[: layout.epochs - 1]
+    yield Resumption("first", "the first epoch's file", layout.steps, 2, first)
+    later = [path for path in files if epoch_of(path) < layout.epochs]
     if len(later) > 1:
         place = _folder(folder, "later", later)
         # what a process that was killed leaves behind
         Path(place, f".{files[-1].name}.tmp").write_bytes(files[-1].read_bytes()[:100])
+        files[-1].unlink()
         words = f"the newest of {len(later)} files"
-        yield Resumption("later", words, len(later) * layout.steps, layout.epochs, place)
-    for inside in Path(folder, "ranks-0").glob("inside.*"):
-        yield Resumption("inside", "a file saved inside an epoch", layout.steps + 1, layout.epochs, file=str(inside))
+        newest = tuple(path.name for path in files[-KEPT:])
+        yield Resumption("later", words, (layout.epochs - 1) * layout.steps, layout.epochs, place, newest)
     for number, (target, due) in enumerate(targets(stop_at or {}, root.facts["epochs"])):
         place = _folder(folder, f"stop-{number}", files[:1])
         words = f"stop_at {target} after epoch {due}"
@@ -77,8 +81,18 @@ def _folder(folder: str, name: str, files: list[Path]) -> str:
     place = Path(folder, f"resume-{name}")
     place.mkdir()
     for path in files:
-        shutil.copy(path, place)
+        # they are replaced or removed, not written to
+        try:
+            os.link(path, place / path.name)
+        except OSError:
+            shutil.copy(path, place)
     return str(place)
+
+
+def resumed_updates(layout: Layout) -> int:
+    """Return the updates of all runs that go on, each to the end of an epoch."""
+    inside = inside_update(layout)
+    return 2 * layout.steps + (0 if inside is None else 3 * layout.steps - inside)
 
 
 def targets(stop_at: Mapping[str, Any], records: list[dict[str, float]]) -> Iterator[tuple[dict[str, Any], int]]:

@@ -49,7 +49,7 @@ def _left_out(seen: Runs, anew: bool) -> Iterator[Check]:
         stream = "a stream that is read in parts begins anew, since files do not hold its place"
         reason = stream if seen.known["stream"] else "a data set of your own, whose order begins anew"
         yield Check("checkpoint", "updates behind a resume", None, reason)
-    if seen.random or seen.quiet:
+    if seen.random or seen.replayed:
         reason = "files do not hold it; it was set, so that all the rest could be compared"
         yield Check("checkpoint", "random state behind a resume", None, reason)
 
@@ -61,7 +61,7 @@ def _continued(seen: Runs, plan: Resumption, logs: list[Log], alone: bool) -> Ch
     if found is not None:
         rank, (words, size, name, update) = found
         return Check("checkpoint", claim, False, f"rank {rank}: {words}", size, None, name, update, source)
-    way = f"update {plan.update} alone" if alone else f"from update {plan.update} to {seen.layout.updates}"
+    way = f"update {plan.update} alone" if alone else f"from update {plan.update} to {_last(seen, plan)}"
     return Check("checkpoint", claim, True, way, source=source)
 
 
@@ -69,22 +69,22 @@ def _differences(seen: Runs, plan: Resumption, logs: list[Log], alone: bool) -> 
     """Yield what ranks did otherwise in a run that went on, the earliest update first, with the rank."""
     ways = {rank: (log.snapshots[0].update, log.snapshots[-1].update) for rank, log in enumerate(logs)}
     for rank, (first, last) in ways.items():
-        if (first, last) != (plan.update, seen.layout.updates):
-            way = f"from update {first} to {last}, not from {plan.update} to {seen.layout.updates}"
+        if (first, last) != (plan.update, _last(seen, plan)):
+            way = f"from update {first} to {last}, not from {plan.update} to {_last(seen, plan)}"
             yield rank, (f"it went {way}", None, None, first)
             return
-    compared = plan.update if alone else seen.layout.updates
+    compared = plan.update if alone else _last(seen, plan)
     for update in range(plan.update, compared + 1):
         for rank, log in enumerate(logs):
             found = _state(seen, plan, rank, log.at(update)) or _rates(plan, log.at(update), seen.ranks[rank])
             if found is not None:
                 words, size, name = found
                 yield rank, (f"update {update} of the resumed run: {words}", size, name, update)
-    files = logs[0].facts["files"]
-    if tuple(files) != plan.keeps:
-        yield 0, (f"it keeps {', '.join(files)}, not {', '.join(plan.keeps)}", None, "files", seen.layout.updates)
+    files = logs[0].facts.get("files", [])
+    if plan.keeps and tuple(files) != plan.keeps:
+        yield 0, (f"it keeps {', '.join(files)}, not {', '.join(plan.keeps)}", None, "files", _last(seen, plan))
     for rank, log in enumerate(() if alone else logs):
-        differing = _samples(plan, log, seen.ranks[rank]) or _records(seen, log, seen.ranks[rank])
+        differing = _samples(seen, plan, rank, log) or _records(seen, plan, rank, log)
         if differing is not None:
             yield rank, differing
 
@@ -128,11 +128,15 @@ def _restorable(seen: Runs, update: int) -> set[str]:
 def _begins_anew(seen: Runs, plan: Resumption, logs: list[Log]) -> bool:
     """Say whether data of which hvdkit does not draw the order gave other samples to a run that went on."""
     own = seen.twin.facts.get("given_train", {}).get("kind") in (UNKNOWN, *READ)
-    return own and any(_samples(plan, log, seen.ranks[rank]) is not None for rank, log in enumerate(logs))
+    return own and any(_samples(seen, plan, rank, log) is not None for rank, log in enumerate(logs))
 
 
-def _samples(plan: Resumption, log: Log, whole: Log) -> Difference | None:
-    ours, due = (_taken(entry, plan.update) for entry in (log, whole))
+def _last(seen: Runs, plan: Resumption) -> int:
+    return plan.epochs * seen.layout.steps
+
+
+def _samples(seen: Runs, plan: Resumption, rank: int, log: Log) -> Difference | None:
+    ours, due = (_taken(entry, plan.update, _last(seen, plan)) for entry in (log, seen.ranks[rank]))
     for mine, there in zip(ours, due, strict=False):
         if mine != there:
             return f"update {there[0]} of the resumed run has other samples, or in another order", None, None, there[0]
@@ -141,14 +145,14 @@ def _samples(plan: Resumption, log: Log, whole: Log) -> Difference | None:
     return None
 
 
-def _taken(log: Log, update: int) -> list[Any]:
-    micros = [micro for micro in log.micros if micro.update > update]
+def _taken(log: Log, update: int, last: int) -> list[Any]:
+    micros = [micro for micro in log.micros if update < micro.update <= last]
     return [(micro.update, micro.epoch, micro.count, micro.weight, micro.samples) for micro in micros]
 
 
-def _records(seen: Runs, log: Log, whole: Log) -> Difference | None:
+def _records(seen: Runs, plan: Resumption, rank: int, log: Log) -> Difference | None:
     """Compare the history, of the epochs before the resume and behind it."""
-    ours, due = log.facts["history"], whole.facts["history"]
+    ours, due = log.facts["history"], seen.ranks[rank].facts["history"][: plan.epochs]
     if len(ours) != len(due):
         return f"the history has {len(ours)} epochs instead of {len(due)}", None, "history", 0
     for held, record in zip(ours, due, strict=True):

@@ -89,16 +89,18 @@ def _limits(seen: Runs, group: str) -> Iterator[Limits]:
     noisy: frozenset[str] = frozenset()
     largest: dict[str, float] = {}
     for update in range(1, seen.updates + 1):
-        twin, rounded = seen.twin.at(update), seen.rounded.at(update)
-        noisy |= _noise(twin.arrays(group), rounded.arrays(group), start)
-        moved = kinds(rounded, group, noisy)
+        twin = seen.twin.at(update)
+        if update <= seen.rounded.snapshots[-1].update:
+            rounded = seen.rounded.at(update)
+            noisy |= _noise(twin.arrays(group), rounded.arrays(group), start)
+            moved = kinds(rounded, group, noisy)
+            for kind, arrays in kinds(twin, group, noisy).items():
+                spread = distance(moved.get(kind, {}), arrays, start)
+                largest[kind] = max(largest.get(kind, 0.0), spread if np.isfinite(spread) else 0.0)
         found = {}
         for kind, arrays in kinds(twin, group, noisy).items():
-            spread = distance(moved.get(kind, {}), arrays, start)
-            largest[kind] = max(largest.get(kind, 0.0), spread if np.isfinite(spread) else 0.0)
-            found[kind] = (
-                (ALONE if kind == "noise" else FACTOR) * largest[kind] + FLOOR * eps + stored(arrays, start, eps)
-            )
+            factor = ALONE if kind == "noise" else FACTOR
+            found[kind] = factor * largest.get(kind, 0.0) + FLOOR * eps + stored(arrays, start, eps)
         yield noisy, found
 
 
@@ -148,6 +150,6 @@ def array_within(seen: Runs, group: str, known: str, update: int, ours: Arrays, 
 
 def metric_within(seen: Runs, name: str, ours: float, due: float) -> bool:
     """Say whether rounding alone can make a metric so different."""
-    pairs = zip(seen.twin.facts["epochs"], seen.rounded.facts["epochs"], strict=True)
+    pairs = zip(seen.twin.facts["epochs"], seen.rounded.facts["epochs"], strict=False)
     spread = max((abs(moved[name] - twin[name]) for twin, moved in pairs if name in twin), default=0.0)
     return abs(ours - due) <= ALONE * spread + TERMS * float(np.finfo(np.float32).eps) * abs(due)

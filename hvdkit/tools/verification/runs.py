@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvdkit.tools.verification.layout import Layout
-from hvdkit.tools.verification.randomness import HIDDEN
+from hvdkit.tools.verification.randomness import HIDDEN, REPLAYED
+from hvdkit.tools.verification.replays import sums_alike
 from hvdkit.tools.verification.resuming import Resumption
 from hvdkit.tools.verification.storage import Log
 
@@ -21,8 +22,8 @@ class Runs:
         known: What the survey found.
         ranks: One log for each rank.
         twin: One process that summed the ranks' micro-batches in rank order.
-        rounded: The twin once more, its weights rounded otherwise while gradients are taken.
-        whole: One process on whole global batches.
+        rounded: The twin once more, its weights rounded otherwise while gradients are taken; as far as it is needed.
+        whole: One process on whole global batches, as far as it is needed.
         resumed: The ranks of each run that went on from a checkpoint; empty if there is none.
         local_statistics: Layers whose statistics are each rank's own.
         random: Whether training draws random numbers that cannot be switched off.
@@ -53,6 +54,11 @@ class Runs:
         return self.quiet or self.twin
 
     @property
+    def replayed(self) -> bool:
+        """Whether the twin draws the ranks' random numbers again."""
+        return bool(self.known["randomness"] == REPLAYED)
+
+    @property
     def hidden(self) -> bool:
         """Whether training draws random numbers that cannot be drawn again."""
         return bool(self.known["randomness"] == HIDDEN)
@@ -60,7 +66,7 @@ class Runs:
     @property
     def updates(self) -> int:
         """Updates that all runs have done."""
-        return min(log.snapshots[-1].update for log in [*self.ranks, self.twin, self.whole])
+        return min(log.snapshots[-1].update for log in [*self.ranks, self.twin])
 
     @property
     def on_cpu(self) -> bool:
@@ -70,8 +76,7 @@ class Runs:
     @property
     def exact(self) -> bool:
         """Whether ranks and twin add up the same numbers in the same order, bit for bit."""
-        same_sums = self.framework == "torch" and self.layout.size == 2 and self.on_cpu
-        return same_sums and not self.known["reordered"] and not self.known["synchronised"]
+        return sums_alike(self.framework, self.layout.size, self.known)
 
     @property
     def probes(self) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ def verify(
     """Check that N processes compute what one would, for a recipe.
 
     The recipe runs on N processes, and on one that replays their batches: as their twin, which sums the micro-batches
-    in rank order, and on whole global batches. Data are cut so that two epochs or more fit into ``steps`` updates.
+    in rank order, and on whole global batches. Data are cut so that three epochs or more fit into ``steps`` updates.
 
     Args:
         recipe: A recipe, or ``FILE.py:NAME`` for one that every process loads itself.

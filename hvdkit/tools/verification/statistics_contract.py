@@ -50,32 +50,35 @@ def _agree(seen: Runs) -> Check:
 
 
 def _mean(seen: Runs, trusted: int) -> Check:
+    moved = {end.update: end for end in seen.rounded.ends}
     ends = [
-        (rank, *places)
+        (rank, ours, twin, moved.get(twin.update))
         for rank, log in enumerate(seen.ranks)
-        for places in zip(log.ends, seen.twin.ends, seen.rounded.ends, strict=False)
-        if places[0].update <= trusted
+        for ours, twin in zip(log.ends, seen.twin.ends, strict=False)
+        if ours.update <= trusted
     ]
     return _compared(seen, Check("average", _MEAN, True, f"{len(seen.ranks[0].ends)} times"), ends)
 
 
 def _move(seen: Runs, trusted: int) -> Check:
+    moved = {snapshot.update: snapshot for snapshot in seen.rounded.snapshots}
     updates = [
-        (rank, log.at(update), seen.twin.at(update), seen.rounded.at(update))
+        (rank, log.at(update), seen.twin.at(update), moved.get(update))
         for update in range(1, trusted + 1)
         for rank, log in enumerate(seen.ranks)
     ]
     return _compared(seen, Check("average", _MOVE, True, f"in {trusted} updates"), updates)
 
 
-def _compared(seen: Runs, check: Check, places: list[tuple[int, Snapshot, Snapshot, Snapshot]]) -> Check:
-    """Compare ranks' statistics with the twin's, in the order of updates."""
+def _compared(seen: Runs, check: Check, places: list[tuple[int, Snapshot, Snapshot, Snapshot | None]]) -> Check:
+    """Compare ranks' statistics with the twin's, in the order of updates, as far apart as rounding brings them."""
     furthest, bound = 0.0, 0.0
     largest: dict[str, float] = {}
     eps = float(np.finfo(seen.layout.dtype).eps)
     for rank, ours, twin, rounded in sorted(places, key=lambda place: place[1].update):
         start = seen.ranks[rank].at(0).arrays("statistics")
-        held, due, moved = ours.arrays("statistics"), _of_rank(twin, rank), _of_rank(rounded, rank)
+        held, due = ours.arrays("statistics"), _of_rank(twin, rank)
+        moved = due if rounded is None else _of_rank(rounded, rank)
         for name, value in due.items():
             alone: tuple[Arrays, Arrays] = ({name: held[name]} if name in held else {}, {name: value})
             size = distance(*alone, start) if alone[0] else np.inf

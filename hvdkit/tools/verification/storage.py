@@ -20,6 +20,9 @@ State = dict[str, Arrays]
 """Named arrays in groups: ``parameters``, ``statistics`` (per rank, such as BatchNorm's) and ``slots``."""
 
 
+CHECKPOINTS = "checkpoints"
+"""The folder of the files that are saved behind epochs, beside the logs."""
+
 _START = "start"
 
 Draws = dict[str, Any]
@@ -49,7 +52,7 @@ class Micro:
         count: The samples that it stands for, 0 for a repeated one.
         weight: What the shard said its mean loss counts for; None where the framework shows none.
         samples: A digest of each sample.
-        file: Its arrays.
+        file: Its arrays; empty where nobody asks for them.
         indices: Which samples they are, where hvdkit draws them.
     """
 
@@ -122,8 +125,6 @@ class Log:
     def add_snapshot(self, update: int, rates: list[float], draws: Draws, state: State) -> None:
         """Write the state after an update."""
         generators = {name: _digest_of(place) for name, place in draws.items()}
-        if update == 0:
-            self._write(_START, state)
         file = self._write(f"update-{update}", sketches(state))
         self.snapshots.append(Snapshot(update, rates, generators, digests(state), file))
 
@@ -138,16 +139,20 @@ class Log:
         np.savez(file, **flat)
         return file
 
+    def keep_start(self, state: State) -> None:
+        """Write the state before the first update, whole."""
+        self._write(_START, state)
+
     def start(self, group: str) -> Arrays:
         """Return the arrays of a group before the first update, whole."""
         return _read(f"{self.folder}/{_START}.npz", group)
 
-    def add_micro(self, passed: Pass, **notes: Any) -> None:
-        """Write what a pass was given; how the axes of arrays lie in memory is kept."""
+    def add_micro(self, passed: Pass | None, **notes: Any) -> None:
+        """Write what a pass was given, unless it is None; how the axes of arrays lie in memory is kept."""
         self.micros.append(_written(f"{self.folder}/batch-{len(self.micros)}.pickle", passed, notes))
 
-    def add_evaluated(self, passed: Pass, **notes: Any) -> None:
-        """Write a batch that was evaluated."""
+    def add_evaluated(self, passed: Pass | None, **notes: Any) -> None:
+        """Write a batch that was evaluated, unless it is None."""
         self.evaluated.append(_written(f"{self.folder}/evaluated-{len(self.evaluated)}.pickle", passed, notes))
 
     def keep_draws(self, epoch: int, draws: Draws) -> None:
@@ -184,6 +189,16 @@ class Log:
         return next(entry for entry in self.snapshots if entry.update == update)
 
 
+def epoch_files(folder: str) -> list[Path]:
+    """Return the files that were saved behind epochs, the earliest first."""
+    return sorted(Path(folder).glob("epoch-*"), key=epoch_of)
+
+
+def epoch_of(path: Path) -> int:
+    """Return the epoch (from 1) behind which a file was saved."""
+    return int(path.stem.split("-")[1])
+
+
 def sketches(state: State) -> State:
     """Return a state with large arrays as sketches."""
     return {group: {name: sketch(value) for name, value in arrays.items()} for group, arrays in state.items()}
@@ -194,7 +209,9 @@ def _read(file: str, group: str) -> Arrays:
         return {name.partition("|")[2]: content[name] for name in content.files if name.partition("|")[0] == group}
 
 
-def _written(file: str, passed: Pass, notes: dict[str, Any]) -> Micro:
+def _written(file: str, passed: Pass | None, notes: dict[str, Any]) -> Micro:
+    if passed is None:
+        return Micro(file="", **notes)
     with Path(file).open("wb") as out:
         pickle.dump((map_tree(_Laid, passed.inputs), map_tree(_Laid, passed.targets), passed.draws), out)
     return Micro(file=file, **notes)

@@ -44,16 +44,19 @@ def trace(job: Job, steps: int, dtype: str, start: str, turned: bool) -> None:
     if start:
         names = _carry(view, trainer.model, Log.load(start).start("parameters"))
 
-    def note(**others: Arrays) -> None:
-        weights = dict(zip(names, _weights(view, trainer.model).values(), strict=True))
-        log.add_snapshot(trainer.global_step, view.rates(trainer.optimizer), {}, {"parameters": weights, **others})
+    def weights() -> Arrays:
+        return dict(zip(names, _weights(view, trainer.model).values(), strict=True))
+
+    def note() -> None:
+        log.add_snapshot(trainer.global_step, view.rates(trainer.optimizer), {}, {"parameters": weights()})
 
     layers = [kind for _, kind in view.layers(trainer.model)]
     log.facts |= {"losses": [], "samples": [], "layers": layers, "adam": "Adam" in type(trainer.optimizer).__name__}
     log.facts |= {"framework": job.framework, "own_eps": isinstance(recipe.pick("optimizer", job.framework), _ADAMS)}
     log.facts["parts"] = [dataclasses.asdict(part) for part in _parts(job, trainer)]
     view.freeze(trainer.model)
-    note(drawn=drawn)
+    log.keep_start({"parameters": weights(), "drawn": drawn})
+    note()
     for epoch in range(layout.epochs):
         trainer.batches.set_epoch(epoch)
         for _, batch in zip(range(layout.steps), trainer.batches, strict=False):
