@@ -169,6 +169,48 @@ def test_own_batches_come_once_over_all_ranks_and_equal_one_process(ranks):
         )
 
 
+@pytest.mark.parametrize("ranks", [*EVERYWHERE, *ON_HOROVOD], indirect=True)
+def test_few_own_batches_come_in_the_first_epochs_order_first(ranks):
+    def body():
+        import keras
+        import keras_runs as runs
+
+        import hvdkit.keras as hk
+        from hvdkit.recipe.plan import ShardPlan
+
+        runs.fresh()
+        hk.init()
+        base = keras.utils.PyDataset if hasattr(keras.utils, "PyDataset") else keras.utils.Sequence
+        x, y = runs.samples(16)
+
+        class Own(base):
+            ended = 0
+
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, place):
+                rows = slice(place * BATCH, (place + 1) * BATCH)
+                return x[rows], y[rows]
+
+            def on_epoch_end(self):
+                self.ended += 1
+
+        # two batches for each process: fit looks at as many before its first epoch
+        plan, rows = ShardPlan(4, 1, 2, seed=SEED), x.reshape(4, BATCH, -1)
+        blocks = [plan.order(epoch)[step * 2 : step * 2 + 2] for epoch in range(2) for step in range(2)]
+        steps = [(rows[places].reshape(2 * BATCH, -1), y.reshape(4, BATCH)[places].reshape(-1)) for places in blocks]
+        own = Own()
+        model, alone = runs.small_net(), runs.small_net()
+        distance = against_one_process(model, alone, hk.shard(own, BATCH, seed=SEED), steps, "loss")
+        return distance, own.ended, sorted(plan.order(0)[:2]) != sorted(plan.order(1)[:2])
+
+    for distance, ended, differ in ranks.run(body):
+        assert distance < 1e-5
+        assert ended == 2
+        assert differ
+
+
 @pytest.mark.parametrize("ranks", [*ON_TENSORFLOW, *ON_HOROVOD], indirect=True)
 @pytest.mark.parametrize("count", [16, 19, 17])
 def test_r32_fit_takes_all_of_a_data_set_of_unknown_length(ranks, count):
