@@ -72,8 +72,8 @@ def _replay(job: Job, view: View, recipe: Recipe, log: Log, ranks: list[Log], va
     synchronised = recipe.distribute is not None and recipe.distribute.sync_batchnorm
     # synchronised statistics are those of the global batch, which single batches do not give
     updates = [_parts(ranks, update + 1) for update in range(min(rank.facts["updates"] for rank in ranks))]
-    joined = all(map(_can_be_joined, updates))
-    whole = (name == "whole" and joined) or synchronised
+    joined = name == "whole" and all(map(_can_be_joined, updates))
+    whole = joined or synchronised
     first = ranks[0].micros[0].load()
     reference.prime(first.inputs, first.targets)
     log.facts |= {"fresh": digests(view.state(reference.model, reference.optimizer)), "epochs": [], "rates": []}
