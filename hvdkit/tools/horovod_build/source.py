@@ -23,7 +23,7 @@ _FETCH_SECONDS = 600
 
 
 def fetch(cache: Path) -> Path:
-    """Return the checked source archive in the cache; pip downloads it if it is not there.
+    """Return the source archive in the cache; pip downloads it if it is not there, and checks it.
 
     Raises:
         BuildError: pip cannot download it, or its checksum is wrong.
@@ -34,14 +34,7 @@ def fetch(cache: Path) -> Path:
         if archive.is_file() and _sha256(archive) == ARCHIVE_SHA256:
             return archive
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            downloaded = _download(Path(folder))
-            found = _sha256(downloaded)
-            if found != ARCHIVE_SHA256:
-                raise BuildError(
-                    f"the downloaded {ARCHIVE_NAME} has sha256 {found}, expected {ARCHIVE_SHA256}; "
-                    "check the package index that pip uses"
-                )
-            os.replace(downloaded, archive)
+            os.replace(_download(Path(folder)), archive)
     return archive
 
 
@@ -55,9 +48,12 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def _download(folder: Path) -> Path:
-    # pip asks the archive's setup.py for its metadata, without isolation so that no build tools are fetched
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation"]
-    command += ["--no-binary", "horovod", "--dest", str(folder), f"horovod=={HOROVOD_VERSION}"]
+    # pip asks the archive's setup.py for its metadata, without isolation so that no build tools are fetched; with
+    # a hash it checks the archive before that
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{ARCHIVE_SHA256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation", "--require-hashes"]
+    command += ["--no-binary", "horovod", "--dest", str(folder), "--requirement", str(wanted)]
     try:
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=_FETCH_SECONDS, env=child_environment()
