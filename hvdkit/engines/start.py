@@ -47,6 +47,8 @@ class Start:
         controller: One of the engine's controllers, or None for its own choice.
         launcher_args: Passed to the launcher as they are.
         log_dir: Folder for complete log files, one for each rank.
+        report_after, stuck_after: Seconds that ranks may wait for another; None for the usual ones.
+        restarts: How often this job was started before.
     """
 
     processes: int
@@ -57,6 +59,9 @@ class Start:
     controller: str | None = None
     launcher_args: tuple[str, ...] = ()
     log_dir: str | None = None
+    report_after: float | None = None
+    stuck_after: float | None = None
+    restarts: int = 0
 
     @property
     def is_local(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +14,10 @@ from hvdkit.engines.base import Array, Engine
 from hvdkit.engines.choice import choose, create
 from hvdkit.engines.table import libraries
 from hvdkit.errors import EngineError, HvdkitError, LaunchError
-from hvdkit.process import failures
+from hvdkit.process import arrivals, failures
 from hvdkit.process.control import ControlChannel
-from hvdkit.process.environment import node_name
+from hvdkit.process.environment import node_name, stuck_limits
+from hvdkit.process.watch.judge import Limits
 from hvdkit.recipe.plan import local_ranks
 
 _current: World | None = None
@@ -36,8 +38,12 @@ class World:
         rate_factor: By what ``scale_lr`` has last scaled a learning rate; None before it.
     """
 
-    def __init__(self, engine: Engine, reason: str, library: str | None, guard: bool = True) -> None:
+    def __init__(
+        self, engine: Engine, reason: str, library: str | None, guard: bool = True, limits: Limits | None = None
+    ) -> None:
         self._engine = engine
+        self._process = os.getpid()
+        self._limits = limits
         self.reason = reason
         self.guard = guard
         self.rate_factor: float | None = None
@@ -55,9 +61,12 @@ class World:
     def connect(self) -> None:
         """Open the control channel, once; the first collective does it by itself."""
         if self.size > 1 and self._control is None:
-            self._control = ControlChannel(self.rank, self.size, self._engine.broadcast_object)
+            arrivals.arrive(arrivals.FIRST_COLLECTIVE)
+            alone = self.nodes == 1
+            self._control = ControlChannel(self.rank, self.size, self._engine.broadcast_object, alone, self._limits)
             self._engine.control = self._control
             failures.announce_on(self.rank, self._control)
+            arrivals.pass_through(arrivals.FIRST_COLLECTIVE)
 
     @property
     def engine(self) -> Engine:
@@ -137,7 +146,8 @@ class World:
     def shutdown(self) -> None:
         """Leave the job in good order; called by all ranks, and by itself at exit."""
         global _current
-        if _current is not self:
+        # a child that the script has forked is none of the job's processes
+        if _current is not self or os.getpid() != self._process:
             return
         _current = None
         if self._control is not None:
@@ -145,7 +155,9 @@ class World:
         self._engine.shutdown()
 
 
-def init(engine: str = "auto", library: str | None = None, guard: bool | None = None) -> World:
+def init(
+    engine: str = "auto", library: str | None = None, guard: bool | None = None, limits: Limits | None = None
+) -> World:
     """Step 1: join the job. A second call returns the same world.
 
     Args:
@@ -153,6 +165,7 @@ def init(engine: str = "auto", library: str | None = None, guard: bool | None = 
         library: The tensor library that is trained, ``torch``, ``tf`` or ``jax``; None for none.
         guard: Compare data and weights between ranks now and then, and stop where they differ; None leaves it as it is,
             at first True.
+        limits: How long ranks may wait for another, where the environment does not say.
 
     Raises:
         EngineError: The engine is unknown, not installed, or not built for the library; or another library is
@@ -167,7 +180,10 @@ def init(engine: str = "auto", library: str | None = None, guard: bool | None = 
         return _same_world(_current, engine, library, guard)
     _refuse_two_libraries(library)
     choice = choose(engine, library)
-    _current = World(create(choice, library), choice.reason, library, guard is not False)
+    limits = stuck_limits(limits or Limits())
+    arrivals.arrive(arrivals.INIT)
+    _current = World(create(choice, library), choice.reason, library, guard is not False, limits)
+    arrivals.pass_through(arrivals.INIT)
     failures.announce_on(_current.rank, _current.control)
     atexit.register(_leave_at_exit)
     return _current

@@ -8,6 +8,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from hvdkit.errors import LaunchError
+from hvdkit.process.watch.judge import Limits
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ def rank_log_dir(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("HVDKIT_LOG_DIR")
 
 
+def restarts(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how often ``hvdkit run --max-restarts`` has started this job again."""
+    return _number(environ, "HVDKIT_RESTARTS") if "HVDKIT_RESTARTS" in environ else 0
+
+
 def terminal_columns(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the width of the terminal on which ``hvdkit run`` shows its output, or None if that is no terminal."""
     return _number(environ, "HVDKIT_TERMINAL") if "HVDKIT_TERMINAL" in environ else None
@@ -127,3 +133,27 @@ def prefer(name: str, value: str, environ: MutableMapping[str, str] = os.environ
 def ensure_home() -> None:
     """Set HOME from the user database where it is missing, as in services: no command of Open MPI runs without it."""
     prefer("HOME", os.path.expanduser("~"))
+
+
+def stuck_limits(given: Limits, environ: Mapping[str, str] = os.environ) -> Limits:
+    """Return how long ranks may wait for another: ``HVDKIT_REPORT_AFTER`` and ``HVDKIT_STUCK_AFTER``, or what is given.
+
+    Raises:
+        LaunchError: One of them is no number of seconds above 0.
+    """
+    return Limits(
+        _seconds(environ, "HVDKIT_REPORT_AFTER", "report_after", given.report),
+        _seconds(environ, "HVDKIT_STUCK_AFTER", "stuck_after", given.stuck),
+    )
+
+
+def _seconds(environ: Mapping[str, str], name: str, argument: str, given: float) -> float:
+    text = environ.get(name)
+    try:
+        seconds = float(given if text is None else text)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0.0 < seconds < float("inf"):
+        which = f"{argument} is {given!r}" if text is None else f"environment variable {name} is {text!r}"
+        raise LaunchError(f"{which}, not a number of seconds above 0")
+    return seconds

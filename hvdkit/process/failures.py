@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -66,6 +67,12 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def last_words(text: str, rank: int) -> str:
+    """Return the line with which a rank ends because of what a text says, mostly of another rank."""
+    own = text.startswith(f"rank {rank} failed")
+    return f"hvdkit: error: {text}\n" if own else f"hvdkit: error: {text}; rank {rank} ends too\n"
+
+
 def leave(error: BaseException) -> NoReturn:
     """Show an error, record it, tell the other ranks, and end this process without waiting for anybody."""
     # ranks often fail at the same time: another's failure must not be shown, or recorded, over this one
@@ -88,7 +95,9 @@ def leave(error: BaseException) -> NoReturn:
     os._exit(code)
 
 
-def record(message: str, code: int, *, secondary: bool, error: BaseException | None = None) -> None:
+def record(
+    message: str, code: int, *, secondary: bool, error: BaseException | None = None, rank: int | None = None
+) -> None:
     """Write this rank's failure where ``hvdkit run`` looks for it; nothing happens under other launchers.
 
     The script and the control channel's thread may call this at the same time. What another rank's failure caused does
@@ -99,11 +108,13 @@ def record(message: str, code: int, *, secondary: bool, error: BaseException | N
         code: The exit code of this rank.
         secondary: Whether another rank's failure came first.
         error: The exception, for its class and traceback.
+        rank: This process's; None for the one that it joined the job with, or else what its launcher says.
     """
     folder = failure_dir()
     if folder is None:
         return
-    rank = _Here.rank if _Here.rank is not None else launched_as().rank
+    if rank is None:
+        rank = _Here.rank if _Here.rank is not None else launched_as().rank
     path = Path(folder) / f"failure-{rank}.json"
     entry = {
         "rank": rank,
@@ -115,9 +126,10 @@ def record(message: str, code: int, *, secondary: bool, error: BaseException | N
         "pid": os.getpid(),
         "secondary": secondary,
     }
-    with _Here.recording:
+    # where it cannot be written, the rank must end all the same
+    with _Here.recording, contextlib.suppress(OSError):
         if secondary and path.exists():
             return
-        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         temporary.write_text(json.dumps(entry))
         temporary.rename(path)

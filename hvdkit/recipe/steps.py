@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hvdkit.engines.table import names as engines
 from hvdkit.recipe.checks import above_zero, fail, is_number, one_of, true_or_false, whole
+from hvdkit.recipe.stopping import direction_of
 
 UNEVEN = ("exact", "pad", "drop")
 SCALING = ("linear", "sqrt", "none")
@@ -20,12 +21,24 @@ BROADCAST_WHEN = ("before_first_step", "after_first_step")
 
 @dataclass(frozen=True)
 class Init:
-    """Step 1: which engine moves the bytes."""
+    """Step 1: which engine moves the bytes, and how long ranks may wait for another.
+
+    Attributes:
+        engine: ``auto`` or the name of one.
+        report_after: Seconds until a rank is named for which others wait.
+        stuck_after: Seconds in one place after which it ends the job.
+    """
 
     engine: str = "auto"
+    report_after: float = 60.0
+    stuck_after: float = 600.0
 
     def __post_init__(self) -> None:
         one_of(self, "engine", ("auto", *engines()))
+        for name in ("report_after", "stuck_after"):
+            value = getattr(self, name)
+            if not (is_number(value) and 0 < value < float("inf")):
+                fail(self, name, "a number of seconds above 0")
 
 
 @dataclass(frozen=True)
@@ -142,23 +155,37 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Step 7: one file per epoch in ``directory``, written by rank 0 alone.
+    """Step 7: files in ``directory``, written by rank 0 alone, each with its size and sha256 in ``manifest.json``.
 
     Attributes:
         directory: Only rank 0 needs to see it.
         keep: How many of the newest files stay.
         resume: Go on from the newest complete file, if there is one.
+        best: A metric; the file of the best epoch so far stays as ``best`` beside the others. Where its name does not
+            tell whether it falls or rises, a pair such as ``("falling", "wobble")``.
+        every_steps: Save inside epochs too, after so many updates (torch and tf).
+        every_minutes: Save inside epochs too, about so many minutes after the file before (torch and tf).
+        force: Go on though the recipe has changed since the file was saved.
     """
 
     directory: str
     keep: int = 3
     resume: bool = True
+    best: str | tuple[str, str] | None = None
+    every_steps: int | None = None
+    every_minutes: float | None = None
+    force: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.directory, str) or not self.directory:
             fail(self, "directory", "a folder's name")
         whole(self, "keep", 1)
         true_or_false(self, "resume")
+        true_or_false(self, "force")
+        whole(self, "every_steps", 1, optional=True)
+        above_zero(self, "every_minutes")
+        if self.best is not None and direction_of(self.best) is None:
+            fail(self, "best", 'a metric whose name tells its direction, ("falling", NAME), ("rising", NAME) or None')
 
 
 @dataclass(frozen=True)

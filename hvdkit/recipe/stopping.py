@@ -31,11 +31,27 @@ def parse_target(metric: str, target: float | tuple[str, float]) -> tuple[str, f
     """
     if isinstance(target, tuple):
         return target
-    words = metric.lower().replace("-", "_").split("_")
-    for direction, known in ((FALLING, _FALLING), (RISING, _RISING)):
-        if any(words[-1].endswith(word) if len(word) > 3 else words[-1] == word for word in known):
-            return direction, float(target)
+    found = direction_of(metric)
+    if found is not None:
+        return found[0], float(target)
     raise RecipeError(
         f"Recipe.stop_at names {metric!r}, of which hvdkit does not know whether it falls or rises as it gets better; "
         f'write {{{metric!r}: ("falling", {target:g})}} or ("rising", {target:g})'
     )
+
+
+def direction_of(metric: Any) -> tuple[str, str] | None:
+    """Return the direction in which a metric gets better, and its name; None where it is not known.
+
+    Args:
+        metric: Its name, or a pair of ``falling`` or ``rising`` and its name.
+    """
+    if isinstance(metric, tuple):
+        return metric if len(metric) == 2 and metric[0] in (FALLING, RISING) and isinstance(metric[1], str) else None
+    if not isinstance(metric, str):
+        return None
+    words = metric.lower().replace("-", "_").split("_")
+    for direction, known in ((FALLING, _FALLING), (RISING, _RISING)):
+        if any(words[-1].endswith(word) if len(word) > 3 else words[-1] == word for word in known):
+            return direction, metric
+    return None

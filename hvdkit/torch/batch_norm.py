@@ -132,7 +132,9 @@ class _GlobalStatistics:
         return list(joined.split([len(value) for value in values]))
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self._channel.allreduce(values * self._share))
+        # under a name of its own: a pass on one rank alone must not look like a reduction of gradients
+        with self._channel.engine.waiting("the statistics of SyncBatchNorm"):
+            return cast(torch.Tensor, self._channel.allreduce(values * self._share))
 
 
 class _BatchNorm(torch.autograd.Function):

@@ -18,7 +18,9 @@ class Backend(Protocol):
 
     SUFFIX: str
 
-    def init(self, engine: str = "auto", guard: bool | None = None) -> World:
+    def init(
+        self, engine: str = "auto", guard: bool | None = None, *, report_after: float = 60.0, stuck_after: float = 600.0
+    ) -> World:
         """Step 1: join the job; ``guard`` compares data and weights between ranks now and then."""
 
     def pin(self, threads: int | str = "auto") -> str:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from limits import PROMISED_SECONDS
-from ranks import launch_fresh, on
+from ranks import launch_fresh, on, slowly
 
 BEGIN = """
 import os, signal, sys, time
@@ -63,14 +63,56 @@ while True:
     time.sleep(0.01)
 """
 )
+# longer than anything that counts as dead; ctypes keeps the interpreter's lock
+HOLDING = (
+    BEGIN
+    + """
+import ctypes
+if world.rank == 1:
+    ctypes.PyDLL(None).sleep(12)
+world.barrier()
+print("done", flush=True)
+"""
+)
+KILLED_WHILE_OTHERS_HOLD = (
+    BEGIN
+    + """
+import ctypes
+if world.rank == 1:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+ctypes.PyDLL(None).sleep(12)
+"""
+)
+ALL_STOPPED = (
+    BEGIN
+    + """
+import subprocess
+subprocess.Popen(["sh", "-c", f"sleep 12; kill -CONT {os.getpid()}"], stdout=subprocess.DEVNULL)
+os.kill(os.getpid(), signal.SIGSTOP)
+world.barrier()
+print("done", flush=True)
+"""
+)
+FORKING = (
+    BEGIN
+    + """
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+time.sleep(2 * world.rank)
+world.barrier()
+print("done", flush=True)
+"""
+)
 # from the first collective on: 15 seconds for the ranks, and some for their launcher
 ENGINES = [*on("core", engines=("mpi",), sizes=(3,)), *on("core", engines=("torch", "horovod"))]
 LIMIT = PROMISED_SECONDS + 5.0
 
 
-def fails(promised, script, combination, limit=LIMIT):
+def fails(promised, script, combination, limit=LIMIT, **env):
     """Run a script that must fail; return everything that was said."""
-    done = launch_fresh(script, combination.engine, combination.size)
+    done = launch_fresh(script, combination.engine, combination.size, env=env)
     assert done.code != 0
     begun = re.search(r"begun at ([\d.]+)", done.stdout)
     assert begun is not None, done.stderr
@@ -93,6 +135,13 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(promised, combinatio
     )
 
 
+# mpiexec shows no more of the others' words, and names the rank itself
+@pytest.mark.parametrize("combination", ENGINES[1:])
+def test_who_is_killed_is_named_though_the_launcher_ends_the_others_before_they_can_say_so(promised, combination):
+    said = fails(promised, KILLED_WHILE_OTHERS_HOLD, combination)
+    assert re.search(r"rank 1 failed: its process is gone \(killed or crashed\); rank 0 ends too", said)
+
+
 @pytest.mark.parametrize("combination", ENGINES)
 def test_c01_a_rank_that_leaves_while_others_wait_ends_them_and_is_named(promised, combination):
     said = fails(promised, LEAVING, combination)
@@ -100,11 +149,31 @@ def test_c01_a_rank_that_leaves_while_others_wait_ends_them_and_is_named(promise
     assert re.search(r"rank 1 failed: it has left the job while rank [02] waits in barrier; rank 0 ends too", said)
 
 
-@pytest.mark.parametrize("combination", [*ENGINES[:1], *on("core", engines=("horovod",))])
-def test_a_rank_that_falls_silent_ends_the_others_and_is_named(promised, combination):
-    # other launchers than mpiexec wait before they kill a stopped process: torchrun for half a minute
-    limit = LIMIT if combination.engine == "mpi" else 2 * LIMIT
-    assert "rank 1 failed: no sign of life for 10 s; rank 0 ends too" in fails(promised, STOPPED, combination, limit)
+@pytest.mark.parametrize("combination", ENGINES)
+def test_s03_s07_a_rank_that_is_stopped_for_too_long_ends_the_others_and_is_named(promised, combination):
+    said = fails(promised, STOPPED, combination, HVDKIT_REPORT_AFTER="3", HVDKIT_STUCK_AFTER="5")
+    waits = r"rank [02] has waited \d s"
+    assert re.search(rf"hvdkit: {waits} for other ranks in barrier; rank 1 is stopped by a signal", said)
+    assert re.search(
+        r"rank 1 failed: it has not come to barrier, where rank [02] has waited 5 s; it is stopped by a signal; "
+        r"rank 0 ends too",
+        said,
+    )
+
+
+@pytest.mark.parametrize("combination", [*ENGINES[:1], *slowly(ENGINES[1:])])
+@pytest.mark.parametrize("script", [HOLDING, ALL_STOPPED], ids=["a lock is held", "all are stopped"])
+def test_s03_ranks_that_are_silent_for_a_while_go_on(combination, script):
+    done = launch_fresh(script, combination.engine, combination.size)
+    assert done.code == 0, done.stderr
+    assert done.stdout.count("done") == combination.size
+
+
+@pytest.mark.parametrize("combination", ENGINES[:1])
+def test_s11_a_child_that_the_script_has_forked_does_not_leave_for_its_rank(combination):
+    done = launch_fresh(FORKING, combination.engine, combination.size)
+    assert done.code == 0, done.stderr
+    assert done.stdout.count("done") == combination.size
 
 
 @pytest.mark.parametrize("combination", ENGINES)

@@ -24,7 +24,7 @@ def recorded(folder):
     return json.loads(path.read_text())
 
 
-def test_two_threads_that_record_at_once_leave_one_whole_record(folder):
+def test_s17_two_threads_that_record_at_once_leave_one_whole_record(folder):
     for _ in range(200):
         start = threading.Barrier(2)
         problems = []

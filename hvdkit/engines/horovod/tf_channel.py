@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +30,9 @@ class TfHorovodChannel(Channel):
 
     def start_allreduce(self, flat: Any) -> Any:
         """Return the sum; TensorFlow orders it among the other operations."""
-        total = self._binding.allreduce(self._changing(flat), op=self._binding.Sum)
+        total = self._watched(
+            "the reduction of gradients", flat, lambda tensor: self._binding.allreduce(tensor, op=self._binding.Sum)
+        )
         total.set_shape(flat.shape)
         return total
 
@@ -39,9 +42,31 @@ class TfHorovodChannel(Channel):
 
     def allgather(self, tensor: Any) -> Any:
         """Concatenate tensors of all ranks along the first axis."""
-        joined = self._binding.allgather(self._changing(tensor))
+        joined = self._watched("the gathering of sparse gradients", tensor, self._binding.allgather)
         joined.set_shape([None, *tensor.shape[1:]])
         return joined
+
+    def _watched(self, what: str, tensor: Any, operation: Callable[[Any], Any]) -> Any:
+        """Run an operation of Horovod, marked as a wait from the host while it runs."""
+        control = self.engine.control
+        if control is None or tf.executing_eagerly():
+            with self.engine.waiting(what):
+                return operation(self._changing(tensor))
+        with tf.control_dependencies([tensor]):
+            begun = self._mark(lambda: control.begin(what))
+        with tf.control_dependencies([begun]):
+            result = operation(self._changing(tensor))
+        with tf.control_dependencies([result]):
+            ended = self._mark(control.end)
+        with tf.control_dependencies([ended]):
+            return tf.identity(result)
+
+    def _mark(self, change: Callable[[], None]) -> Any:
+        def call(nothing: Any) -> Any:
+            change()
+            return nothing
+
+        return self.host_call(call, tf.constant(0))
 
     def _changing(self, tensor: Any) -> Any:
         """Let a tensor depend on a variable.

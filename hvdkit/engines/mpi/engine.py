@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,12 +30,17 @@ class MpiEngine(Engine):
         # read when mpi4py is imported: a rank that waits lets others, and its own framework's threads, have the core
         prefer("OMPI_MCA_mpi_yield_when_idle", "1")
         try:
+            import mpi4py
+
+            # by hvdkit, since mpi4py would do it in children too that the script has forked, which hang in it
+            mpi4py.rc.finalize = False
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise EngineError(
                 f"engine 'mpi' cannot start ({str(error).splitlines()[0]}); install it with: pip install 'hvdkit[mpi]'"
             ) from error
         self._mpi = MPI
+        atexit.register(_finalise, MPI, os.getpid())
         self.communicator = MPI.COMM_WORLD.Dup()
         self.rank = self.communicator.Get_rank()
         self.size = self.communicator.Get_size()
@@ -62,6 +69,12 @@ class MpiEngine(Engine):
         joined = np.empty(sum(receive), np.uint8)
         self.communicator.Alltoallv((flat, send), (joined, receive))
         return joined
+
+
+def _finalise(mpi: Any, process: int) -> None:
+    """Finalise MPI at the end of the process that has started it."""
+    if os.getpid() == process and not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 def start(_library: str | None, _launched: LaunchedAs) -> MpiEngine:

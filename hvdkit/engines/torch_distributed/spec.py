@@ -22,7 +22,9 @@ def _command(start: Start) -> list[str]:
             for number, host in enumerate(start.hosts)
         ],
     )
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={start.processes}"]
+    # without the address torchrun looks this host's name up, which not every machine can
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    launcher.append(f"--nproc-per-node={start.processes}")
     # torchrun puts the interpreter before the program itself
     return [*launcher, *start.launcher_args, *start.rank_command[1:]]
 

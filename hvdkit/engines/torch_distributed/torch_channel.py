@@ -10,6 +10,9 @@ import torch.distributed as dist
 from hvdkit.engines.base import Engine
 from hvdkit.engines.channel import Channel
 from hvdkit.engines.torch_distributed.engine import TorchDistributedEngine
+from hvdkit.engines.torch_distributed.gpu_waits import GpuWaits
+
+_REDUCTION = "the reduction of gradients"
 
 
 class TorchDistributedChannel(Channel):
@@ -21,6 +24,7 @@ class TorchDistributedChannel(Channel):
         assert isinstance(engine, TorchDistributedEngine)
         super().__init__(engine)
         self._group = engine.group_for(self)
+        self._gpu_waits = GpuWaits(engine.control) if torch.cuda.is_available() and engine.control else None
 
     def start_allreduce(self, flat: Any) -> Any:
         """Start to sum a flat tensor in place."""
@@ -35,8 +39,10 @@ class TorchDistributedChannel(Channel):
     def wait(self, handle: Any) -> Any:
         """Return the summed tensor."""
         flat, work = handle
-        with self.engine.waiting("the reduction of gradients"):
+        with self.engine.waiting(_REDUCTION):
             work.wait()
+        if flat.is_cuda and self._gpu_waits is not None:
+            self._gpu_waits.add(_REDUCTION)
         return flat
 
     def allgather(self, tensor: Any) -> Any:

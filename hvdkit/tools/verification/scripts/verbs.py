@@ -101,13 +101,15 @@ class Verbs:
         setattr(self._module, name, noted)
 
     def _init(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def init(engine: str = "auto", library: str | None = None, guard: bool | None = None) -> Any:
+        def init(
+            engine: str = "auto", library: str | None = None, guard: bool | None = None, limits: Any = None
+        ) -> Any:
             del guard
             # what the guard would stop at is for the checks to find
             if "init" not in self._recorder.log.verbs:
                 self._recorder.log.verbs.append("init")
             if self._recorder.on_ranks:
-                return real(engine, library, self._guarded)
+                return real(engine, library, self._guarded, limits)
             world = real("auto", library, False)
             return world if self._recorder.run == PLAIN else TwinWorld(world, self._recorder)
 
