@@ -1,7 +1,10 @@
 """How a rank fails is how the job fails: its exit code, and its error as the last line."""
 
+import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from limits import HANG_SECONDS, PROMISED_SECONDS
@@ -140,3 +143,123 @@ def test_a_launcher_that_cannot_start_the_ranks_has_its_own_words_shown(launch):
     assert done.returncode != 0
     assert "no-such-option" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("hvdkit: error: mpiexec ended with exit code")
+
+
+def test_s01_a_rank_fails_in_time_though_the_launchers_folder_is_gone(launch, promised, engine):
+    script = launch.script("""
+import shutil
+if rank == 1:
+    time.sleep(0.5)
+    shutil.rmtree(os.environ["HVDKIT_FAILURE_DIR"])
+    open("failing", "w").close()
+    raise ValueError("bad value")
+time.sleep(300)
+""")
+    done = launch("-np", 2, "--engine", engine, script)
+    assert done.returncode != 0
+    assert "ValueError: bad value" in done.stderr
+    assert ended_in_time(launch, promised)
+
+
+def test_s08_a_signal_that_was_ignored_stays_ignored(launch):
+    script = launch.script("""
+open(f"ready-{rank}", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.05)
+""")
+    ignored = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    process = launch.start("-np", 2, "--engine", "mpi", script, preexec_fn=ignored)
+    launch.wait_until(lambda: len(list(launch.folder.glob("ready-*"))) == 2)
+    os.killpg(process.pid, signal.SIGHUP)
+    time.sleep(1.0)
+    (launch.folder / "go").touch()
+    _, err = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 0, err
+
+
+def test_a_second_ctrl_c_ends_at_once(launch):
+    script = launch.script("""
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(f"ready-{rank}", "w").close()
+time.sleep(300)
+""")
+    process = launch.start("-np", 2, "--engine", "mpi", script)
+    launch.wait_until(lambda: len(list(launch.folder.glob("ready-*"))) == 2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 130
+    # without the second it takes five seconds until scripts are killed
+    assert time.monotonic() - asked < 3.5
+
+
+def test_s15_the_last_line_is_short_and_names_where_the_whole_text_is(launch):
+    script = launch.script("""
+if rank == 1:
+    raise ValueError("a long story " * 200)
+time.sleep(300)
+""")
+    done = launch("-np", 2, "--engine", "mpi", script)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("hvdkit: error: rank 1: ValueError: a long story a long story")
+    assert len(last.removeprefix("hvdkit: error: ")) <= 300
+    whole = Path(re.search(r"the whole text: (.*)\)$", last)[1])
+    try:
+        assert whole.read_text().count("a long story") >= 200
+        assert "Traceback" in whole.read_text()
+    finally:
+        whole.unlink()
+
+
+def test_s15_the_last_line_names_the_rank_that_failed_and_not_the_one_that_says_so(launch):
+    script = launch.script("""
+from hvdkit.process import failures
+if rank == 0:
+    failures.record("rank 1 failed: its process is gone (killed or crashed)", 1, secondary=True)
+    os._exit(1)
+time.sleep(300)
+""")
+    done = launch("-np", 2, "--engine", "mpi", script)
+    assert done.stderr.splitlines()[-1] == "hvdkit: error: rank 1: its process is gone (killed or crashed)"
+
+
+LATE = """
+if rank == 1:
+    open("failing", "w").close()
+    {action}
+import hvdkit
+hvdkit.init()
+print("joined", flush=True)
+"""
+
+
+def test_s04_a_rank_that_does_not_come_to_init_is_named_and_ends_the_job(launch, promised, engine):
+    script = launch.script(LATE.format(action="time.sleep(300)"))
+    limits = ("--report-after", 2, "--stuck-after", 4)
+    done = launch("-np", 2, "--engine", engine, *limits, script)
+    assert done.returncode == 1
+    assert re.search(
+        r"^hvdkit: rank 0 has waited \d s in init\(\); rank 1 has not come there$", done.stderr, re.MULTILINE
+    )
+    last = "hvdkit: error: rank 1: it has not come to init(), where rank 0 has waited 4 s"
+    assert done.stderr.splitlines()[-1] == last
+    assert ended_in_time(launch, promised)
+
+
+def test_s04_a_rank_that_ends_before_init_is_named(launch, promised, engine):
+    done = launch("-np", 2, "--engine", engine, launch.script(LATE.format(action="sys.exit()")))
+    assert done.returncode != 0
+    last = "hvdkit: error: rank 1: it has ended before init(), where rank 0 waits for it"
+    assert done.stderr.splitlines()[-1] == last
+    assert ended_in_time(launch, promised)
+
+
+@pytest.mark.parametrize("option", ["--report-after", "--stuck-after"])
+def test_limits_are_seconds(launch, option):
+    done = launch("-np", 2, option, "-1", launch.script(""))
+    assert done.returncode != 0
+    assert done.stderr.splitlines() == [f"hvdkit: error: {option} -1: give a number of seconds above 0"]

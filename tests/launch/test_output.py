@@ -157,3 +157,37 @@ def test_under_a_bare_mpiexec_the_child_module_needs_no_job_folder(launch, statu
     shown = set(re.findall(r"rank \d", done.stdout))
     # mpiexec kills rank 0 when rank 1 has failed, perhaps before rank 0 has printed
     assert shown == {"rank 0", "rank 1"} if status == 0 else "rank 1" in shown
+
+
+def test_s02_a_full_output_does_not_hold_up_the_job(launch):
+    with open("/dev/full", "w") as full:
+        process = launch.start("-np", 2, "--engine", "mpi", launch.script(LOGGING), stdout=full)
+        _, err = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 0, err
+    *_, last = err.splitlines()
+    assert last == "hvdkit: some lines of the ranks could not be written: No space left on device"
+
+
+def test_s02_a_slow_reader_behind_a_pipe_that_does_not_block_gets_every_line(launch):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    process = launch.start("-np", 2, "--engine", "mpi", launch.script(LOGGING), "--bar", stdout=writer)
+    os.close(writer)
+    received = b""
+    while data := os.read(reader, 4096):
+        received += data
+        # the pipe is full nearly all the time
+        select.select([], [], [], 0.001)
+    os.close(reader)
+    _, err = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 0, err
+    check_lines(received.decode().splitlines(), 2)
+
+
+def test_s02_a_log_file_on_a_full_disk_ends_and_training_does_not(launch):
+    (launch.folder / "logs").mkdir()
+    (launch.folder / "logs" / "rank-1.log").symlink_to("/dev/full")
+    done = launch("-np", 2, "--engine", "mpi", "--log-dir", "logs", launch.script(LOGGING))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("[1] hvdkit: the log file ends here: No space left on device") >= 1
+    assert (launch.folder / "logs" / "rank-0.log").read_text().count("line ") == 200

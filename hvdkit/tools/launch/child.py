@@ -24,9 +24,16 @@ from pathlib import Path
 from types import FrameType
 
 from hvdkit.process import failures
-from hvdkit.process.environment import child_environment, failure_dir, launched_as, rank_log_dir, terminal_columns
+from hvdkit.process.environment import (
+    child_environment,
+    failure_dir,
+    launched_as,
+    rank_log_dir,
+    restarts,
+    terminal_columns,
+)
 from hvdkit.tools.launch.lines import LabelledOutput, LineSplitter
-from hvdkit.tools.launch.processes import adopt_orphans, end_descendants, end_with_parent, send_signal
+from hvdkit.tools.launch.processes import adopt_orphans, end_descendants, end_with_parent, handle, send_signal
 
 GRACE_SECONDS = 5.0
 
@@ -83,7 +90,12 @@ class _Stream:
 
     def _line(self, text: bytes) -> None:
         if self._log is not None:
-            os.write(self._log, text + b"\n")
+            try:
+                os.write(self._log, text + b"\n")
+            except OSError as error:
+                # training is worth more than its log
+                self._log = None
+                self._output.line(f"hvdkit: the log file ends here: {error.strerror}".encode())
         self._output.line(text)
 
 
@@ -94,8 +106,7 @@ class _Supervisor:
         command = [sys.executable, "-m", "hvdkit.tools.launch.script", str(os.getpid()), *arguments]
         self._signal: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, self._pass_on)
+        handle(self._pass_on)
         # an MPI launcher may hand down open descriptors; a separate session keeps the terminal's signals away
         process = subprocess.Popen(
             command,
@@ -176,13 +187,13 @@ def _log_file(rank: int) -> Iterator[int | None]:
         return
     path = Path(folder) / f"rank-{rank}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb", buffering=0) as file:
+    with path.open("ab" if restarts() else "wb", buffering=0) as file:
         yield file.fileno()
 
 
 @contextlib.contextmanager
 def _registered(rank: int) -> Iterator[None]:
-    """Tell the launcher this process's id while the script runs."""
+    """Tell the launcher this process's id while the script runs, and that it has ended."""
     folder = failure_dir()
     if folder is None or not Path(folder).is_dir():
         yield
@@ -192,7 +203,8 @@ def _registered(rank: int) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.replace(path.with_name(f"ended-{rank}"))
 
 
 def _arguments(words: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -28,6 +29,20 @@ SUPERVISOR = (sys.executable, "-m", "hvdkit.tools.launch.child")
 @click.option("--controller", help="gloo or mpi; for engine horovod.")
 @click.option("--framework", help="torch, tf or keras: lets --engine auto choose well.")
 @click.option("--log-dir", type=click.Path(file_okay=False), help="Write a complete log file for each rank.")
+@click.option("--report-after", type=float, metavar="SECONDS", help="Name a rank that others wait for; default: 60.")
+@click.option(
+    "--stuck-after",
+    type=float,
+    metavar="SECONDS",
+    help="End the job if a rank that others wait for stays in one place for so long; default: 600.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Start a job that fails again, so often at most; recipes go on from their newest checkpoint.",
+)
 @click.option("--launcher-args", default="", help="Further arguments for horovodrun, torchrun or mpiexec, quoted.")
 @click.option("-m", "as_module", is_flag=True, help="Run a module instead of a script file.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]…")
@@ -38,6 +53,9 @@ def run(
     controller: str | None,
     framework: str | None,
     log_dir: str | None,
+    report_after: float | None,
+    stuck_after: float | None,
+    max_restarts: int,
     launcher_args: str,
     as_module: bool,
     program: tuple[str, ...],
@@ -64,6 +82,8 @@ def run(
         controller=controller,
         launcher_args=tuple(_split(launcher_args)),
         log_dir=str(Path(log_dir).resolve()) if log_dir is not None else None,
+        report_after=_seconds("--report-after", report_after),
+        stuck_after=_seconds("--stuck-after", stuck_after),
     )
     command = command_line(start)
     click.echo(
@@ -72,6 +92,10 @@ def run(
     )
     continue_in_child(calling_process())
     outcome = run_job(start, command)
+    while outcome.code and not outcome.final and start.restarts < max_restarts:
+        start = dataclasses.replace(start, restarts=start.restarts + 1)
+        click.echo(f"hvdkit: {outcome.message}; start {start.restarts + 1} of {max_restarts + 1}", err=True)
+        outcome = run_job(start, command)
     if outcome.message:
         click.echo(f"hvdkit: error: {outcome.message}", err=True)
     sys.exit(outcome.code)
@@ -110,6 +134,12 @@ def _check_program(program: tuple[str, ...], as_module: bool) -> None:
     if Path(program[0]).is_dir():
         raise LaunchError(f"{program[0]!r} is a folder, not a script")
     raise LaunchError(f"script {program[0]!r} does not exist")
+
+
+def _seconds(option: str, value: float | None) -> float | None:
+    if value is not None and not 0.0 < value < float("inf"):
+        raise LaunchError(f"{option} {value:g}: give a number of seconds above 0")
+    return value
 
 
 def _check_one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-import secrets
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -20,12 +21,16 @@ from typing import Any
 
 from hvdkit.engines.start import Start
 from hvdkit.engines.table import spec_of
-from hvdkit.process.environment import child_environment, user_set_threads
+from hvdkit.process.environment import child_environment, stuck_limits, user_set_threads
+from hvdkit.process.watch.judge import Limits
+from hvdkit.tools.launch.arrivals import Absent, Arrivals
+from hvdkit.tools.launch.collector import Collector
 from hvdkit.tools.launch.processes import (
     adopt_orphans,
     descendants,
     end_descendants,
     end_with_parent,
+    handle,
     is_alive,
     send_signal,
 )
@@ -35,6 +40,13 @@ RANKS_TOLD_AFTER = 1.0
 LAUNCHER_TOLD_AFTER = 5.0
 KILLED_AFTER = 8.0
 
+# one Ctrl-C reaches the launcher twice: from the terminal, and from the process above it
+_ONE_KEY_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
+_LONGEST = 300
+_REFUSALS = ("RecipeError", "DataError", "ModelError", "EngineError", "LaunchError", "CheckpointError")
+_TOLD = re.compile(r"rank (?P<rank>\d+) failed: (?P<message>.*)", re.DOTALL)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -43,10 +55,12 @@ class Outcome:
     Attributes:
         code: The exit code: 0, that of the first failing rank, or 128 + n if signal n ended the job.
         message: One line on the first failure; empty if there is none.
+        final: Whether the same job would end so again: it was asked to end, or refuses what it was given.
     """
 
     code: int
     message: str = ""
+    final: bool = False
 
 
 def run_job(start: Start, command: list[str]) -> Outcome:
@@ -57,8 +71,19 @@ def run_job(start: Start, command: list[str]) -> Outcome:
         command: The launcher's command line for it.
     """
     adopt_orphans()
-    with tempfile.TemporaryDirectory(prefix="hvdkit-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="hvdkit-", ignore_cleanup_errors=True) as folder, _kept(folder):
         return _Run(start, command, Path(folder)).to_the_end()
+
+
+@contextlib.contextmanager
+def _kept(folder: str) -> Iterator[None]:
+    """Keep cleaners of temporary folders away, which heed a lock."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class _Run:
@@ -72,23 +97,25 @@ class _Run:
         self._ranks_told = False
         self._launcher_told = False
         self._lost: dict[int, dict[str, Any]] = {}
-        self._own_words = folder / "launcher"
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, self._pass_on)
-        pipes = [_Collector(folder / name, descriptor) for name, descriptor in (("stdout", 1), ("stderr", 2))]
-        with self._own_words.open("wb") as words:
-            # ranks on this host write into the two pipes, so a launcher's own output can be held back; of ranks
-            # on other hosts the launcher shows the lines
-            output = words if start.is_local else None
-            self._launcher = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=child_environment(**_variables(start, folder)),
-                start_new_session=True,
-                preexec_fn=_end_with_launching_process,
-            )
+        self._known: dict[int, int] = {}
+        limits = stuck_limits(Limits(), child_environment(**_own_limits(start)))
+        self._arrivals = Arrivals(folder, start.processes, limits)
+        self._looked = 0.0
+        self._own_words = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the job
+        handle(self._pass_on)
+        pipes = [Collector(folder / name, descriptor) for name, descriptor in (("stdout", 1), ("stderr", 2))]
+        # ranks on this host write into the two pipes, so a launcher's own output can be held back; of ranks
+        # on other hosts the launcher shows the lines
+        output = self._own_words if start.is_local else None
+        self._launcher = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=child_environment(**_variables(start, folder)),
+            start_new_session=True,
+            preexec_fn=_end_with_launching_process,
+        )
         self._collectors = pipes
         for collector in pipes:
             collector.start()
@@ -96,20 +123,30 @@ class _Run:
     def to_the_end(self) -> Outcome:
         """Wait for the launcher, end what does not end by itself, and read how the ranks failed."""
         while self._launcher.poll() is None:
+            with contextlib.suppress(OSError):
+                # a cleaner may have removed it, and ranks write there how they fail
+                self._folder.mkdir(mode=0o700, exist_ok=True)
             self._find_lost_ranks()
+            self._find_absent_ranks()
             self._hasten()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._launcher.wait(timeout=0.2)
         end_descendants(grace=1.0)
         for collector in self._collectors:
             collector.finish()
+        problems = ", ".join(sorted({collector.problem for collector in self._collectors if collector.problem}))
+        if problems:
+            _say(f"hvdkit: some lines of the ranks could not be written: {problems}\n")
         return self._outcome()
 
     def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
-        if self._signal is None:
-            self._signal = signum
-            self._ending_since = time.monotonic()
+        now = time.monotonic()
+        if self._signal is None or self._ending_since is None:
+            self._signal, self._ending_since = signum, now
             self._tell_ranks(signum)
+        elif now - self._ending_since > _ONE_KEY_SECONDS:
+            # who asks again does not want to wait
+            self._ending_since = now - KILLED_AFTER - 1.0
 
     def _tell_ranks(self, signum: int) -> None:
         self._ranks_told = True
@@ -118,11 +155,10 @@ class _Run:
 
     def _registered(self) -> dict[int, int]:
         """Return the process id of each rank's supervisor, as far as they have registered."""
-        found = {}
         for path in self._folder.glob("pid-*"):
             with contextlib.suppress(FileNotFoundError, ValueError):
-                found[int(path.name.removeprefix("pid-"))] = int(path.read_text())
-        return found
+                self._known[int(path.name.removeprefix("pid-"))] = int(path.read_text())
+        return self._known
 
     def _supervisors(self) -> list[int]:
         ours = set(descendants(os.getpid()))
@@ -132,14 +168,24 @@ class _Run:
         """Notice supervisors that are gone without a word; not every launcher does."""
         for rank, pid in self._registered().items():
             if rank not in self._lost and not is_alive(pid) and (self._folder / f"pid-{rank}").exists():
-                message = "the process that supervises it was killed"
-                self._lost[rank] = {
-                    "rank": rank,
-                    "time": time.time(),
-                    "code": 137,
-                    "message": message,
-                    "secondary": False,
-                }
+                self._lose(rank, 137, "the process that supervises it was killed")
+
+    def _lose(self, rank: int, code: int, message: str) -> None:
+        entry = {"rank": rank, "time": time.time(), "code": code, "message": message, "secondary": False}
+        self._lost.setdefault(rank, entry)
+
+    def _find_absent_ranks(self) -> None:
+        """Notice ranks for which others wait before they know each other."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS or not self._start.is_local:
+            return
+        self._looked = now
+        ended = [int(path.name.removeprefix("ended-")) for path in self._folder.glob("ended-*")]
+        found = self._arrivals.look(ended)
+        if isinstance(found, Absent):
+            self._lose(found.rank, 1, found.message)
+        elif found is not None:
+            _say(f"hvdkit: {found}\n")
 
     def _hasten(self) -> None:
         if self._ending_since is None:
@@ -159,21 +205,41 @@ class _Run:
 
     def _outcome(self) -> Outcome:
         if self._signal is not None:
-            return Outcome(128 + self._signal, f"ended by {signal.Signals(self._signal).name}")
+            return Outcome(128 + self._signal, f"ended by {signal.Signals(self._signal).name}", final=True)
         recorded = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
         failures = [*recorded, *self._lost.values()]
         if failures:
-            first = min(failures, key=_order)
-            return Outcome(first["code"] or 1, f"rank {first['rank']}: {first['message']}")
+            return _of_failure(min(failures, key=_order))
         code = self._launcher.returncode
         if code == 0:
             return Outcome(0)
-        sys.stderr.write(self._own_words.read_text(errors="replace"))
+        self._own_words.seek(0)
+        sys.stderr.write(self._own_words.read().decode(errors="replace"))
         ended = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         return Outcome(
             code if code > 0 else 128 - code,
             f"{spec_of(self._start.engine).started_by} ended with {ended}; see its lines above",
         )
+
+
+def _of_failure(failure: dict[str, Any]) -> Outcome:
+    """Return how a job ended whose first failure this is; one that was only told of another's names that."""
+    message = f"rank {failure['rank']}: {failure['message']}"
+    if told := _TOLD.match(failure["message"]):
+        message = f"rank {told['rank']}: {told['message']}"
+    if len(message) > _LONGEST:
+        whole = tempfile.NamedTemporaryFile("w", prefix="hvdkit-failure-", suffix=".txt", delete=False)  # noqa: SIM115
+        with whole:
+            whole.write(f"{message}\n\n{failure.get('traceback', '')}")
+        rest = f" … (the whole text: {whole.name})"
+        message = message[: _LONGEST - len(rest)] + rest
+    return Outcome(failure["code"] or 1, message, final=failure.get("class") in _REFUSALS)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _order(failure: dict[str, Any]) -> tuple[bool, float]:
@@ -186,6 +252,9 @@ def _variables(start: Start, folder: Path) -> dict[str, str]:
         threads = str(max(1, len(os.sched_getaffinity(0)) // start.processes_here))
         # TensorFlow's own threads do not heed OpenMP's variable
         variables |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
+    variables |= _own_limits(start)
+    if start.restarts:
+        variables["HVDKIT_RESTARTS"] = str(start.restarts)
     if start.log_dir is not None:
         variables["HVDKIT_LOG_DIR"] = start.log_dir
     if os.isatty(1) and os.isatty(2):
@@ -193,52 +262,11 @@ def _variables(start: Start, folder: Path) -> dict[str, str]:
     return {**variables, **spec_of(start.engine).variables(str(folder))}
 
 
+def _own_limits(start: Start) -> dict[str, str]:
+    """Return the variables for the limits that the command line gives, or the caller's own."""
+    limits = {"HVDKIT_REPORT_AFTER": start.report_after, "HVDKIT_STUCK_AFTER": start.stuck_after}
+    return {name: f"{value:g}" for name, value in limits.items() if value is not None}
+
+
 def _end_with_launching_process() -> None:
     end_with_parent(signal.SIGTERM)
-
-
-class _Collector:
-    """Copies what all ranks write into one named pipe to this process's own output, line by line."""
-
-    _lock = threading.Lock()
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        os.mkfifo(path)
-        # open for both, so that neither opening nor reading depends on a rank being there
-        self._pipe = os.open(path, os.O_RDWR)
-        self._descriptor = descriptor
-        self._thread = threading.Thread(target=self._pump, daemon=True)
-        self._end = secrets.token_hex(16).encode() + b"\n"
-
-    def start(self) -> None:
-        """Begin to copy."""
-        self._thread.start()
-
-    def finish(self) -> None:
-        """Copy what is left; all writers are gone."""
-        os.write(self._pipe, self._end)
-        self._thread.join(timeout=10.0)
-
-    def _pump(self) -> None:
-        rest = b""
-        while True:
-            head, newline, rest = (rest + os.read(self._pipe, 65536)).rpartition(b"\n")
-            lines = head + newline
-            if lines.endswith(self._end):
-                self._show(lines.removesuffix(self._end))
-                return
-            self._show(lines)
-            if rest.startswith(b"\r"):
-                # the new state of a progress bar
-                self._show(rest)
-                rest = b""
-
-    def _show(self, data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            with self._lock:
-                while view:
-                    view = view[os.write(self._descriptor, view) :]
-        except BrokenPipeError:
-            # nobody reads any more (as in `| head`): end the job, and let the ranks' lines go
-            send_signal(os.getpid(), signal.SIGTERM)

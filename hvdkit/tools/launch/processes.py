@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
@@ -48,8 +50,7 @@ def continue_in_child(caller: int | None) -> None:
     if child == 0:
         end_with_parent(signal.SIGTERM, parent)
         return
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, lambda number, _frame: send_signal(child, number))
+    handle(lambda number, _frame: send_signal(child, number))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     end_descendants(grace=1.0)
     if code < 0:
@@ -100,6 +101,13 @@ def end_descendants(grace: float) -> None:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
+
+
+def handle(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Let a function handle the signals that end a job, but for those that were ignored before, as under nohup."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, handler)
 
 
 def send_signal(pid: int, signum: int) -> None:
