@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ import numpy as np
 from hvdkit.errors import CheckpointError
 from hvdkit.job.arrays import Arrays
 
-_NAME = re.compile(r"epoch-(\d+)\.\w+")
+_NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.\w+")
 _STATE = "state.json"
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, bring it to disk, and rename it.
 
     Raises:
@@ -43,20 +42,22 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def epoch_path(directory: str, epoch: int, suffix: str) -> Path:
-    """Return the file of an epoch, counted from 1."""
-    return Path(directory) / f"epoch-{epoch:04d}.{suffix}"
+def epoch_path(directory: str, epochs: int, suffix: str, step: int | None = None) -> Path:
+    """Return the file that is saved after so many epochs, or inside the next one after an update."""
+    inside = "" if step is None else f"-step-{step:08d}"
+    return Path(directory) / f"epoch-{epochs:04d}{inside}.{suffix}"
 
 
 def epoch_files(directory: str, suffix: str) -> list[Path]:
     """Return the complete checkpoint files of a folder, oldest first."""
-    files = [path for path in Path(directory).glob(f"epoch-*.{suffix}") if _NAME.fullmatch(path.name)]
-    return sorted(files, key=lambda path: int(path.stem.split("-")[1]))
+    found = {path: _NAME.fullmatch(path.name) for path in Path(directory).glob(f"epoch-*.{suffix}")}
+    places = {path: (int(name[1]), int(name[2] or 0)) for path, name in found.items() if name is not None}
+    return sorted(places, key=lambda path: places[path])
 
 
 def stray_files(directory: str) -> list[Path]:
     """Return what a killed process left half written."""
-    return sorted(Path(directory).glob(".epoch-*.tmp"))
+    return sorted(path for kind in ("epoch-*", "best.*", "manifest.*") for path in Path(directory).glob(f".{kind}.tmp"))
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -90,8 +91,9 @@ def read_arrays(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
         state = json.loads(content.pop(_STATE).tobytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
+    except Exception as error:  # damaged bytes raise nearly anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CheckpointError(f"checkpoint {path} cannot be read: {reason}") from error
     return content, state
 
 

@@ -52,6 +52,9 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
             torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except (pickle.PickleError, AttributeError, TypeError) as error:
             raise CheckpointError(f"checkpoint {path}: {_unreadable(state, error)}") from error
+        except RuntimeError as error:
+            # torch's own writer on a disk that is full
+            raise CheckpointError(f"cannot write {path}: {' '.join(str(error).split())[:200]}") from error
 
     def write_file() -> None:
         write_atomically(path, write)
@@ -148,8 +151,9 @@ def read_saved(path: str) -> Saved:
         raise CheckpointError(f"checkpoint {path} does not exist")
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    except Exception as error:  # damaged bytes raise nearly anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CheckpointError(f"checkpoint {path} cannot be read: {reason}") from error
     if not isinstance(content, dict) or not {"model", "optimizer", "state"} <= set(content):
         raise CheckpointError(f"checkpoint {path} was not written by hvdkit.torch.save")
     return Saved(path, content, content["state"])

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import importlib
 import time
+from pathlib import Path
 from typing import Any, cast
 
 from hvdkit.datasets import check
 from hvdkit.errors import CheckpointError, DataError, RecipeError
-from hvdkit.job.files import Saved, epoch_files, stray_files
+from hvdkit.job import manifest
+from hvdkit.job.files import Saved, epoch_files
 from hvdkit.job.world import World
 from hvdkit.process import failures
+from hvdkit.process.environment import restarts
 from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
+from hvdkit.recipe.fingerprint import differences, fingerprint
 from hvdkit.recipe.plan import LearningRate, steps_for_rank
+from hvdkit.recipe.steps import Init
 from hvdkit.recipe.support import check_served, torch_only
 from hvdkit.recipe.trees import is_arrays, samples_of
 from hvdkit.training.backend import Backend
 from hvdkit.training.batches import Batches
+from hvdkit.training.observers import say
 from hvdkit.training.same_data import check_same_arrays
 from hvdkit.training.trainer import Setup, Trainer, resumed_batch_size
 
@@ -47,12 +53,15 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
     check_served(recipe, framework)
     started = time.perf_counter()
     backend = _backend(framework)
-    world = backend.init(recipe.init.engine if recipe.init else "serial", guard=recipe.guard)
+    joining = recipe.init or Init("serial")
+    world = backend.init(
+        joining.engine, guard=recipe.guard, report_after=joining.report_after, stuck_after=joining.stuck_after
+    )
     device = backend.pin(recipe.pin.threads) if recipe.pin else backend.default_device()
     backend.seed_all(recipe.seed)
     data = _data(recipe, framework)
     _check_shared(data, world)
-    position, saved = _newest(backend, recipe, world)
+    position, saved = _newest(backend, recipe, framework, world)
     batch_size = resumed_batch_size(recipe, world.size, position)
     batches = _shard(backend, recipe, data.train, batch_size, world)
     accumulate = recipe.distribute.accumulate if recipe.distribute else 1
@@ -149,7 +158,48 @@ def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world:
     )
 
 
-def _newest(backend: Backend, recipe: Recipe, world: World) -> tuple[dict[str, Any] | None, Saved | None]:
+def _readable(backend: Backend, files: list[Path]) -> list[Saved]:
+    """Return the newest of some files that can be read; nothing if there are none.
+
+    Raises:
+        CheckpointError: None of them can.
+    """
+    problems: list[CheckpointError] = []
+    for path in reversed(files):
+        try:
+            manifest.check(path)
+            saved = backend.read_saved(str(path))
+        except CheckpointError as error:
+            problems.append(error)
+            continue
+        for problem in problems:
+            say(f"hvdkit: {problem}; going on from {path.name} instead")
+        return [saved]
+    if problems:
+        raise problems[0]
+    return []
+
+
+def _check_same_recipe(saved: Saved, recipe: Recipe, framework: str) -> None:
+    """Refuse to go on with another recipe, and say what a run goes on from."""
+    assert recipe.checkpoint is not None
+    state = saved.state
+    # files of before had none
+    changed = differences(state.get("recipe", {}), fingerprint(recipe, framework)) if "recipe" in state else []
+    if changed and not recipe.checkpoint.force:
+        raise CheckpointError(
+            f"checkpoint {saved.path} was saved with another recipe: {', '.join(changed)}; go on all the same with "
+            "Checkpoint(force=True), or name an empty folder"
+        )
+    forced = f", with another recipe: {', '.join(changed)}" if changed else ""
+    steps = state.get("steps_into_epoch", 0)
+    inside = f" and {steps} update(s)" if steps else ""
+    say(f"hvdkit: going on from {saved.path}, after {state['epoch']} of {recipe.epochs} epoch(s){inside}{forced}")
+
+
+def _newest(
+    backend: Backend, recipe: Recipe, framework: str, world: World
+) -> tuple[dict[str, Any] | None, Saved | None]:
     """Let rank 0 read the checkpoint that the run goes on from; return its position and, on rank 0, all of it."""
     settings = recipe.checkpoint
     if settings is None:
@@ -158,16 +208,17 @@ def _newest(backend: Backend, recipe: Recipe, world: World) -> tuple[dict[str, A
 
     def look() -> dict[str, Any] | None:
         files = epoch_files(settings.directory, backend.SUFFIX)
-        if files and not settings.resume:
+        # those of a job that was started again are its own
+        if files and not settings.resume and not restarts():
             raise CheckpointError(
                 f"{settings.directory} holds {len(files)} checkpoint(s) of an earlier run; resume from them, or name "
                 "an empty folder"
             )
-        strays = stray_files(settings.directory)
-        if strays:
-            print(f"hvdkit: ignoring {len(strays)} half-written file(s) in {settings.directory}")
-        found.extend(backend.read_saved(str(path)) for path in files[-1:])
-        return found[0].state if found else None
+        found.extend(_readable(backend, files))
+        if not found:
+            return None
+        _check_same_recipe(found[0], recipe, framework)
+        return found[0].state
 
     position: dict[str, Any] | None = world.root_only(look)
     return position, found[0] if found else None

@@ -40,7 +40,8 @@ REPLACED = {
     "Average": "it is what hk.distribute does",
     "Sum": "hk.distribute averages; multiply the loss by world.size",
     "Adasum": _VERB.format("hk.distribute(optimizer, model, reduction='adasum') in torch"),
-    "elastic": "hvdkit has no elastic jobs; hvdkit.Checkpoint(folder) goes on with another number of processes",
+    "elastic": "hvdkit has no elastic jobs; hvdkit run --max-restarts starts a failed one again, and "
+    "hvdkit.Checkpoint(folder) goes on with another number of processes",
     "ProcessSet": "hvdkit has one set of processes, all of them",
     "add_process_set": "hvdkit has one set of processes, all of them",
     "BroadcastGlobalVariablesCallback": _VERB.format("hk.callbacks.BroadcastGlobalVariablesCallback(0) in keras"),

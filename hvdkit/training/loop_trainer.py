@@ -27,6 +27,12 @@ class LoopTrainer(Trainer):
         self._resumed_at = 0
         self._earlier = Sums()
 
+    @property
+    def only_whole_epochs(self) -> str:
+        """Why a run cannot go on inside an epoch; empty if it can."""
+        names = ", ".join(self._objects.names)
+        return f"the state of {names} is not saved inside an epoch" if names else ""
+
     def _run_epochs(self, last: int) -> None:
         while self.epoch < last and not self._stop:
             began = self._begin_epoch()

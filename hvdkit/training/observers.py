@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hvdkit.job import files as checkpoint
-from hvdkit.recipe.steps import Checkpoint
-
 if TYPE_CHECKING:
     from hvdkit.training.batches import Batch
     from hvdkit.training.trainer import Trainer
@@ -81,7 +78,7 @@ class Progress(Observer):
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Show what is about to run."""
         if trainer.world.is_root:
-            _say(trainer.summary())
+            say(trainer.summary())
 
     def on_epoch_begin(self, trainer: Trainer) -> None:
         """Start the bar of this epoch."""
@@ -105,25 +102,11 @@ class Progress(Observer):
             self._bar.stop()
             self._bar = None
         if trainer.world.is_root:
-            _say(_line(record))
+            say(_line(record))
 
 
-class CheckpointWriter(Observer):
-    """Writes one file per epoch and keeps the newest."""
-
-    def __init__(self, settings: Checkpoint) -> None:
-        self._settings = settings
-
-    def on_epoch_end(self, trainer: Trainer, record: Record) -> None:
-        """Save on rank 0; all ranks take part."""
-        directory = self._settings.directory
-        trainer.save(str(checkpoint.epoch_path(directory, trainer.epoch, trainer.suffix)))
-        if trainer.world.is_root:
-            for path in checkpoint.epoch_files(directory, trainer.suffix)[: -self._settings.keep]:
-                path.unlink()
-
-
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Write a line where progress is shown."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -12,14 +12,16 @@ from hvdkit.errors import CheckpointError, DataError, RecipeError
 from hvdkit.job.files import Saved, batch_for
 from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Recipe
+from hvdkit.recipe.fingerprint import fingerprint
 from hvdkit.recipe.plan import LearningRate
-from hvdkit.recipe.stopping import FALLING, parse_target
+from hvdkit.recipe.stopping import FALLING, direction_of, parse_target
 from hvdkit.recipe.trees import leaves
 from hvdkit.training.batch import as_pair
 from hvdkit.training.batches import Batch, Batches
+from hvdkit.training.checkpoint_writer import CheckpointWriter
 from hvdkit.training.checks import check_loss
 from hvdkit.training.evaluation_batches import evaluation_of
-from hvdkit.training.observers import CheckpointWriter, History, Observer, Progress, Record
+from hvdkit.training.observers import History, Observer, Progress, Record, say
 
 if TYPE_CHECKING:
     from hvdkit.training.backend import Backend
@@ -80,6 +82,16 @@ class Trainer(ABC):
         return self.rates.steps
 
     @property
+    def steps_into_epoch(self) -> int:
+        """Optimizer updates in the epoch that runs; 0 between epochs."""
+        return self._steps_into_epoch
+
+    @property
+    def only_whole_epochs(self) -> str:
+        """Why a run cannot go on inside an epoch; empty if it can."""
+        return "" if self.resumes_inside_epochs else f"{self.framework} can only begin whole epochs"
+
+    @property
     def global_batch(self) -> int:
         """Samples per update over all ranks."""
         return self._setup.batch_size * self.world.size * self.accumulate
@@ -95,11 +107,14 @@ class Trainer(ABC):
         Returns:
             The history, the same on every rank.
         """
-        self._check_stop_at()
+        self._check_metrics_named()
         self._announce("on_fit_begin")
         last = self.recipe.epochs if epochs is None else epochs
         if self.epoch < last and not self._stop:
             self._run_epochs(last)
+        elif self.world.is_root:
+            why = "stop_at was reached" if self._stop else f"{self.epoch} of {last} epochs are done"
+            say(f"hvdkit: finished already: {why}")
         self._announce("on_fit_end")
         return self.history
 
@@ -301,20 +316,23 @@ class Trainer(ABC):
         """Return the names of the metrics, where they are known before the first epoch ends."""
         return None
 
-    def _check_stop_at(self) -> None:
+    def _check_metrics_named(self) -> None:
         known = self._metric_names()
         if known is None:
             return
         for name in self.recipe.stop_at or ():
             if name.removeprefix("val_") not in known:
-                raise _no_such_metric(name, known)
+                raise _no_such_metric("Recipe.stop_at", name, known)
+        best = direction_of(self.recipe.checkpoint.best) if self.recipe.checkpoint else None
+        if best is not None and best[1].removeprefix("val_") not in known:
+            raise _no_such_metric("Checkpoint.best", best[1], known)
 
     def _reached(self, record: Record) -> bool:
         """Say whether an averaged metric has reached its target; all ranks hold the same record."""
         for name, target in (self.recipe.stop_at or {}).items():
             value = record.get(f"val_{name}", record.get(name))
             if value is None:
-                raise _no_such_metric(name, [known for known in record if known not in _NO_METRICS])
+                raise _no_such_metric("Recipe.stop_at", name, [known for known in record if known not in _NO_METRICS])
             direction, limit = parse_target(name, target)
             if value <= limit if direction == FALLING else value >= limit:
                 return True
@@ -331,6 +349,7 @@ class Trainer(ABC):
             "steps_into_epoch": self._steps_into_epoch,
             "learning_rate": {"base": self.rates.base, "target": self.rates.target},
             "history": self.history.epochs,
+            "recipe": fingerprint(self.recipe, self.framework),
         }
 
     def _take_position(self, state: dict[str, Any]) -> None:
@@ -343,8 +362,8 @@ class Trainer(ABC):
 _NO_METRICS = ("epoch", "seconds", "samples_per_second", "learning_rate")
 
 
-def _no_such_metric(name: str, known: list[str]) -> RecipeError:
-    return RecipeError(f"Recipe.stop_at names {name!r}, but there is no such metric; there are {', '.join(known)}")
+def _no_such_metric(field: str, name: str, known: list[str]) -> RecipeError:
+    return RecipeError(f"{field} names {name!r}, but there is no such metric; there are {', '.join(known)}")
 
 
 def resumed_batch_size(recipe: Recipe, size: int, saved: dict[str, Any] | None) -> int:

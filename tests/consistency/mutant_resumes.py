@@ -113,12 +113,11 @@ def later_files_lose_the_optimizer() -> None:
 @mutant("checkpoint")
 def newest_files_deleted() -> None:
     """Of the files that are too many the newest go."""
-    observers = importlib.import_module("hvdkit.training.observers")
-    files = observers.checkpoint.epoch_files
+    writer = importlib.import_module("hvdkit.training.checkpoint_writer")
+    files = writer.epoch_files
 
-    def reversed_in_the_writer(self: Any, trainer: Any, record: Any) -> None:
-        trainer.save(str(observers.checkpoint.epoch_path(self._settings.directory, trainer.epoch, trainer.suffix)))
-        for path in files(self._settings.directory, trainer.suffix)[self._settings.keep :]:
-            path.unlink(missing_ok=True)
+    def newest_first(self: Any, path: Path) -> None:
+        for extra in files(self._settings.directory, path.suffix[1:])[self._settings.keep :]:
+            extra.unlink(missing_ok=True)
 
-    observers.CheckpointWriter.on_epoch_end = reversed_in_the_writer
+    writer.CheckpointWriter._tidy = newest_first

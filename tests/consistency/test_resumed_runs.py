@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cells import pairs
+from cells import alone, pairs
 from ranks import but_horovod, launch_fresh, slowly
 
 PAIRS = pairs()
@@ -158,18 +158,34 @@ print("state", hashlib.sha256(state).hexdigest())
 """
 
 
-@pytest.mark.parametrize("combination", [*but_horovod(pairs(("torch",))), *slowly(pairs(("tf", "keras")))])
-def test_e03_a_run_killed_while_saving_goes_on_from_the_file_before(combination, tmp_path):
+def run(combination, folder, how="live"):
     here = Path(__file__).parent
     env = {"PYTHONPATH": f"{here.parents[1]}:{here.parent / 'support'}:{here}"}
-    killed, resumed = (
-        launch_fresh(KILLED, combination.engine, 2, [str(tmp_path), combination.framework, how], env)
-        for how in ("kill", "live")
-    )
+    return launch_fresh(KILLED, combination.engine, combination.size, [str(folder), combination.framework, how], env)
+
+
+@pytest.mark.parametrize("combination", [*but_horovod(pairs(("torch",))), *slowly(pairs(("tf", "keras")))])
+def test_e03_a_run_killed_while_saving_goes_on_from_the_file_before(combination, tmp_path):
+    killed, resumed = run(combination, tmp_path, "kill"), run(combination, tmp_path)
     assert killed.code != 0
     assert "begins after epoch 0" in killed.stdout
     assert resumed.code == 0, resumed.stderr
-    assert "ignoring 1 half-written file(s)" in resumed.stdout
+    assert "hvdkit: removed 1 half-written file(s) of a killed job in" in resumed.stderr
     assert resumed.stdout.count("begins after epoch 2") == 2
     first, second = (line.split("state ")[1] for line in resumed.stdout.splitlines() if "state " in line)
     assert first == second
+
+
+@pytest.mark.parametrize("combination", [*alone(("torch",)), *slowly(alone(("tf", "keras")))])
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 cut short"], ids=["empty", "text", "short"])
+def test_s13_a_damaged_newest_file_is_told_and_the_one_before_is_used(combination, content, tmp_path):
+    whole = run(combination, tmp_path)
+    newest = max(tmp_path.glob("epoch-*"))
+    newest.write_bytes(content)
+    resumed = run(combination, tmp_path)
+    assert resumed.code == 0, resumed.stderr
+    assert "begins after epoch 3" in resumed.stdout
+    before = newest.name.replace("4", "3")
+    (line,) = (line for line in resumed.stderr.splitlines() if line.endswith(f"; going on from {before} instead"))
+    assert line.startswith(f"hvdkit: checkpoint {newest} cannot be read: ")
+    assert resumed.stdout.split("state ")[1] == whole.stdout.split("state ")[1]

@@ -60,10 +60,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_files_are_found_in_the_order_of_their_epochs(tmp_path):
-    for name in ("epoch-0010.pt", "epoch-0002.pt", "epoch-10000.pt", "epoch-0003.npz", ".epoch-0011.pt.7.tmp", "x.pt"):
+    order = ["epoch-0002.pt", "epoch-0002-step-00000900.pt", "epoch-0010.pt", "epoch-10000.pt"]
+    for name in ("epoch-0003.npz", ".epoch-0011.pt.7.tmp", "x.pt", "best.pt", *reversed(order)):
         (tmp_path / name).touch()
     names = [path.name for path in checkpoint.epoch_files(str(tmp_path), "pt")]
-    assert names == ["epoch-0002.pt", "epoch-0010.pt", "epoch-10000.pt"]
+    assert names == order
     assert checkpoint.epoch_files(str(tmp_path / "nowhere"), "pt") == []
 
 

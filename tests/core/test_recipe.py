@@ -66,6 +66,11 @@ WRONG = [
     (hvdkit.Recipe, "stop_at", {"accuracy": 96}, "write 0.96 for 96 %"),
     (hvdkit.Recipe, "init", "mpi", "hvdkit.Init(...) or None"),
     (hvdkit.Recipe, "checkpoint", "runs", "hvdkit.Checkpoint(...) or None"),
+    (hvdkit.Checkpoint, "every_steps", 0, "whole number >= 1 or None"),
+    (hvdkit.Checkpoint, "every_minutes", 0, "number > 0 or None"),
+    (hvdkit.Checkpoint, "best", "wobble", '("falling", NAME)'),
+    (hvdkit.Checkpoint, "best", ("down", "loss"), '("falling", NAME)'),
+    (hvdkit.Checkpoint, "force", 1, "True or False"),
     (hvdkit.Recipe, "model", {"pytorch": "mnist_cnn"}, "torch, tf, keras"),
     (hvdkit.Recipe, "optimizer", {}, "torch, tf, keras"),
 ]

@@ -157,7 +157,7 @@ def test_resume_needs_a_folder(refusal):
 def test_checkpoint_and_resume(ended, refusal, summary, tmp_path):
     folder = ("--checkpoint", str(tmp_path / "checkpoints"))
     assert ended(*folder).code == 0
-    (file,) = (tmp_path / "checkpoints").iterdir()
+    (file,) = (tmp_path / "checkpoints").glob("epoch-*")
     assert file.stem == "epoch-0001"
     assert "holds 1 checkpoint(s) of an earlier run" in refusal(*folder)
     assert len(summary("--epochs", "2", *folder, "--resume")["epochs"]) == 2

@@ -42,7 +42,7 @@ def test_the_curve_after_a_resume_is_that_of_an_uninterrupted_run(combination, s
 
     whole = summaries.inside(combination, *common, "--epochs", "4")
     succeed(*command, "--epochs", "2", env=env)
-    files = sorted(path.name for path in (tmp_path / "rank-0").iterdir())
+    files = sorted(path.name for path in (tmp_path / "rank-0").glob("epoch-*"))
     assert [name.split(".")[0] for name in files] == ["epoch-0001", "epoch-0002"]
     assert not (tmp_path / "rank-1").exists()
 

@@ -41,7 +41,7 @@ def resume(job: Job, plans: list[Resumption]) -> None:
         view.record_batches(trainer, recorder)
         trainer.fit(None if plan.stop_at else plan.epochs)
         if plan.folder and rank == 0:
-            recorder.log.facts["files"] = sorted(path.name for path in Path(plan.folder).glob("[!.]*"))
+            recorder.log.facts["files"] = sorted(path.name for path in Path(plan.folder).glob("epoch-*"))
             shutil.rmtree(plan.folder)
         if plan.file and rank == 0:
             Path(plan.file).unlink()

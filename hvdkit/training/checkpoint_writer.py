@@ -1,0 +1,123 @@
+"""Step 7 of a recipe: when a run is saved, which files stay, and which of them is the best."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdkit.errors import RecipeError
+from hvdkit.job import manifest
+from hvdkit.job.checkpoint_folder import claim, release
+from hvdkit.job.files import epoch_files, epoch_path, write_atomically
+from hvdkit.recipe.steps import Checkpoint
+from hvdkit.recipe.stopping import FALLING, direction_of
+from hvdkit.training.observers import Observer, Record, say
+
+if TYPE_CHECKING:
+    from hvdkit.training.trainer import Trainer
+
+_FIRST_LOOK_STEPS = 10
+
+
+class CheckpointWriter(Observer):
+    """Writes a file after each epoch, and inside epochs if it is to; keeps the newest and the best."""
+
+    def __init__(self, settings: Checkpoint) -> None:
+        self._settings = settings
+        minutes = settings.every_minutes
+        self._clock = None if minutes is None else _Clock(60.0 * minutes)
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """Make the folder this job's own, before anything is trained.
+
+        Raises:
+            CheckpointError: It cannot be written, or another job writes there; on all ranks.
+            RecipeError: Files are due inside epochs, where this run cannot begin.
+        """
+        for name in ("every_steps", "every_minutes"):
+            if getattr(self._settings, name) is not None and trainer.only_whole_epochs:
+                raise RecipeError(f"Checkpoint.{name} must be None: {trainer.only_whole_epochs}")
+        trainer.world.root_only(self._claim)
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Save inside an epoch where that is due; all ranks take part."""
+        every = self._settings.every_steps
+        due = every is not None and trainer.global_step % every == 0
+        if self._clock is not None:
+            due = self._clock.is_due(trainer) or due
+        if due and 0 < trainer.steps_into_epoch < trainer.steps_per_epoch:
+            self._write(trainer, trainer.global_step)
+
+    def on_epoch_end(self, trainer: Trainer, record: Record) -> None:
+        """Save on rank 0; all ranks take part."""
+        path = self._write(trainer)
+        if self._is_best(trainer):
+            trainer.world.root_only(lambda: self._keep_as_best(path))
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """Give the folder up."""
+        if trainer.world.is_root:
+            release(self._settings.directory)
+
+    def _claim(self) -> None:
+        directory = self._settings.directory
+        strays = claim(directory)
+        if strays:
+            say(f"hvdkit: removed {strays} half-written file(s) of a killed job in {directory}")
+
+    def _write(self, trainer: Trainer, step: int | None = None) -> Path:
+        directory, suffix = self._settings.directory, trainer.suffix
+        path = epoch_path(directory, trainer.epoch, suffix, step)
+        trainer.save(str(path))
+        trainer.world.root_only(lambda: self._tidy(path))
+        if self._clock is not None:
+            self._clock.begin(trainer)
+        return path
+
+    def _tidy(self, path: Path) -> None:
+        for old in epoch_files(self._settings.directory, path.suffix[1:])[: -self._settings.keep]:
+            old.unlink()
+        manifest.note(path)
+
+    def _is_best(self, trainer: Trainer) -> bool:
+        if self._settings.best is None:
+            return False
+        found = direction_of(self._settings.best)
+        assert found is not None  # checked when it was set
+        direction, metric = found
+        *earlier, last = trainer.history.values(metric)
+        return all(last < value if direction == FALLING else last > value for value in earlier)
+
+    def _keep_as_best(self, path: Path) -> None:
+        best = path.with_name(f"best{path.suffix}")
+        write_atomically(best, lambda file: shutil.copyfile(path, file))
+        manifest.note(best)
+
+
+class _Clock:
+    """Says at which update so many seconds have passed: rank 0 estimates it, and all ranks then agree."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began, self._first, self._next = time.monotonic(), 0, _FIRST_LOOK_STEPS
+
+    def begin(self, trainer: Trainer) -> None:
+        """Begin to count anew."""
+        self._began, self._first = time.monotonic(), trainer.global_step
+        self._next = self._first + _FIRST_LOOK_STEPS
+
+    def is_due(self, trainer: Trainer) -> bool:
+        """Say whether the time is up; all ranks say the same."""
+        step = trainer.global_step
+        if step < self._next:
+            return False
+
+        def estimate() -> tuple[bool, int]:
+            passed = time.monotonic() - self._began
+            rate = max(step - self._first, 1) / passed
+            return passed >= self._seconds, step + max(1, round((self._seconds - passed) * rate))
+
+        due, self._next = trainer.world.root_only(estimate)
+        return bool(due)
