@@ -64,7 +64,7 @@ class ControlChannel:
         self._told = threading.Event()
         self._page = Page.create()
         self._number = 0
-        self._waits = False
+        self._waits, self._what = False, ""
         self._link = self._start_watcher()
         limits = limits or Limits()
         if rank == 0:
@@ -85,6 +85,13 @@ class ControlChannel:
         if os.getpid() == self._process:
             self._leaving = True
             self._tell(leave=True)
+
+    def give_way(self) -> None:
+        """Wait a moment if this rank fails in a collective: another one that is gone is named then, and ends it."""
+        # a graph has begun to wait, and its error has left no chance to end that
+        if os.getpid() == self._process and self._waits:
+            self._tell(broken=self._what)
+            time.sleep(BLAME_SECONDS)
 
     def stand_down(self) -> bool:
         """Leave the end of this process to its own failure; False if another rank's is ending it already."""
@@ -123,7 +130,7 @@ class ControlChannel:
         """Mark that this rank begins to wait."""
         with self._marking:
             self._number += 1
-            self._waits = True
+            self._waits, self._what = True, what
             self._page.begin(self._number, what)
 
     def end(self) -> None:

@@ -23,6 +23,9 @@ class Announcer(Protocol):
     def fail(self, message: str) -> None:
         """Tell all ranks."""
 
+    def give_way(self) -> None:
+        """Let another rank be named that has failed first."""
+
     def stand_down(self) -> bool:
         """Leave the end of this process to its own failure; False if another rank's is ending it already."""
 
@@ -75,10 +78,12 @@ def last_words(text: str, rank: int) -> str:
 
 def leave(error: BaseException) -> NoReturn:
     """Show an error, record it, tell the other ranks, and end this process without waiting for anybody."""
-    # ranks often fail at the same time: another's failure must not be shown, or recorded, over this one
-    if _Here.announcer is not None and not _Here.announcer.stand_down():
-        # the control channel's thread is about to end this process
-        time.sleep(60)
+    if _Here.announcer is not None:
+        _Here.announcer.give_way()
+        # ranks often fail at the same time: another's failure must not be shown, or recorded, over this one
+        if not _Here.announcer.stand_down():
+            # the control channel's thread is about to end this process
+            time.sleep(60)
     # torch.distributed wraps the hook and holds back what it writes to sys.stderr until it returns, which it never does
     stream = sys.__stderr__ or sys.stderr
     if isinstance(error, HvdkitError):
