@@ -56,6 +56,8 @@ class End(Observer):
         if trainer.world.rank == 1 and end == "kill":
             time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
+        if trainer.world.rank == 1 and end == "late":
+            time.sleep(99)
         if trainer.world.rank == 1 and end == "mismatch":
             trainer.world.barrier()
         if trainer.world.rank == 0 and end == "pass":
@@ -70,7 +72,7 @@ recipe = hvdkit.Recipe(
     epochs=9,
     observers=(End(),),
     distribute=hvdkit.Distribute(sync_batchnorm=end == "pass"),
-    init=hvdkit.Init(engine),
+    init=hvdkit.Init(engine, **({"report_after": 2.0, "stuck_after": 6.0} if end == "late" else {})),
 )
 hvdkit.apply(recipe, framework).fit()
 """
@@ -111,6 +113,13 @@ def test_a_rank_that_does_not_move_ends_the_job(promised, combination):
     said = fails(promised, LATE.replace("4.0", "99.0"), combination, HVDKIT_STUCK_AFTER="4")
     where = r"it is at script.py:\d+ \(in <module>\)"
     assert re.search(rf"rank 1 failed: it has not come to barrier, where rank [02] has waited 4 s; {where}", said)
+
+
+@pytest.mark.parametrize("combination", [*pairs(("torch", "tf")), *slow(pairs(("keras",)))])
+def test_a_recipe_says_how_long_ranks_may_wait(promised, combination):
+    said = fails(promised, TRAINING, combination, combination.framework, combination.engine, "late")
+    assert re.search(r"rank 0 has waited \d s for other ranks in .*; rank 1 is (at script.py|late)", said)
+    assert re.search(r"rank 1 failed: it has not come to .*, where rank 0 has waited 6 s; it is at script.py:\d+", said)
 
 
 @pytest.mark.parametrize("combination", [*pairs(("torch", "tf")), *slow(pairs(("keras",)))])

@@ -66,6 +66,8 @@ WRONG = [
     (hvdkit.Recipe, "stop_at", {"accuracy": 96}, "write 0.96 for 96 %"),
     (hvdkit.Recipe, "init", "mpi", "hvdkit.Init(...) or None"),
     (hvdkit.Recipe, "checkpoint", "runs", "hvdkit.Checkpoint(...) or None"),
+    (hvdkit.Init, "report_after", 0, "a number of seconds above 0"),
+    (hvdkit.Init, "stuck_after", "long", "a number of seconds above 0"),
     (hvdkit.Checkpoint, "every_steps", 0, "whole number >= 1 or None"),
     (hvdkit.Checkpoint, "every_minutes", 0, "number > 0 or None"),
     (hvdkit.Checkpoint, "best", "wobble", '("falling", NAME)'),
