@@ -1,0 +1,88 @@
+"""Run faults and print their table.
+
+python -m tests.faults --table [--frameworks torch,tf,keras] [--engines horovod,torch,mpi] [--json FILE] [NAME …]
+
+Every fault is planted into a real training on two processes, started by ``hvdkit run``. Results are added to those in
+the file; what is there already is not run again. Full and read-only disks need the right to mount.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from faults.catalogue import ALL, FAULTS  # noqa: E402
+from faults.jobs import run  # noqa: E402
+from hvdkit.engines.table import serving  # noqa: E402
+
+
+@click.command()
+@click.option("--table", is_flag=True, help="Print the table in Markdown.")
+@click.option("--frameworks", default=",".join(ALL), show_default=True)
+@click.option("--engines", default="horovod,torch,mpi", show_default=True)
+@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Keep results here.")
+@click.argument("names", nargs=-1)
+def main(table: bool, frameworks: str, engines: str, file: Path | None, names: tuple[str, ...]) -> None:
+    """Run faults; exit with 1 if one is not taken as it should be."""
+    results: dict[str, Any] = json.loads(file.read_text()) if file is not None and file.exists() else {}
+    for name in names or FAULTS:
+        for column in _columns(frameworks.split(","), engines.split(",")):
+            framework, engine = column.split("/")
+            fault = FAULTS[name]
+            if framework not in fault.frameworks or column in results.get(name, {}):
+                continue
+            results.setdefault(name, {})[column] = dataclasses.asdict(run(name, framework, engine))
+            click.echo(f"{name} {column} {results[name][column]}", err=True)
+            if file is not None:
+                file.write_text(json.dumps(results, indent=2))
+    if table:
+        click.echo(markdown(results))
+    sys.exit(any(entry["problem"] for found in results.values() for entry in found.values()))
+
+
+def _columns(frameworks: list[str], engines: list[str]) -> list[str]:
+    """Return what goes together, as ``torch/mpi``."""
+    served = {
+        framework: [spec.name for spec in serving("torch" if framework == "torch" else "tf")] for framework in ALL
+    }
+    return [f"{framework}/{engine}" for framework in frameworks for engine in engines if engine in served[framework]]
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the table: seconds by framework and engine, exit codes, the last line, and what is lost or left."""
+    columns = list(dict.fromkeys(column for found in results.values() for column in found))
+    head = ["fault", *columns, "exit code", "last line", "lost", "left behind"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, fault in FAULTS.items():
+        found = results.get(name, {})
+        if not found:
+            continue
+        entries = [found[column] for column in columns if column in found]
+        seconds = [_seconds(found.get(column)) for column in columns]
+        codes = ", ".join(dict.fromkeys(str(entry["code"]) for entry in entries))
+        lost = ", ".join(dict.fromkeys(entry["lost"] for entry in entries if entry["lost"])) or "nothing"
+        left = str(sum(entry["left"] for entry in entries) or "nothing")
+        lines.append(f"| {' | '.join([fault.words, *seconds, codes, _last(entries), lost, left])} |")
+    return "\n".join(lines)
+
+
+def _seconds(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    taken = "goes on" if entry["code"] == 0 else "never" if entry["seconds"] is None else f"{entry['seconds']:.1f} s"
+    return f"**{taken}: {entry['problem']}**" if entry["problem"] else taken
+
+
+def _last(entries: list[dict[str, Any]]) -> str:
+    return entries[0]["last"].replace("|", "\\|") if entries[0]["code"] else ""
+
+
+if __name__ == "__main__":
+    main()

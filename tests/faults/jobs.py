@@ -1,0 +1,195 @@
+"""One training with one fault: started as users start it, watched from outside, and looked over at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults.catalogue import ENDS, FAULTS, Fault
+from hvdkit.errors import CheckpointError
+from hvdkit.job import manifest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("training.py")
+STARTED_SECONDS, ENDED_SECONDS = 120.0, 120.0
+_OTHER_LAUNCHERS = ("OMPI_", "PMI", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK", "WORLD_SIZE")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a job took a fault.
+
+    Attributes:
+        seconds: From the fault to the end of its last process; None if nothing had gone wrong, or nothing ended.
+        code: The exit code of ``hvdkit run``.
+        last: Its last line.
+        lost: What is damaged or missing of the files; empty if nothing is.
+        left: Processes that were still there when the time was up.
+        problem: In what it is not as it should be; empty if it is.
+    """
+
+    seconds: float | None
+    code: int
+    last: str
+    lost: str
+    left: int
+    problem: str
+
+
+@dataclass
+class FaultyJob:
+    """A job in a folder of its own, whose processes are known by a token."""
+
+    folder: Path
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    beside: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    launcher: subprocess.Popen[str] | None = None
+
+    def processes(self) -> list[int]:
+        """Return the living processes of the job."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, IndexError):
+                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX" and f"JOB_TOKEN={self.token}".encode() in (path / "environ").read_bytes():
+                    found.append(int(path.name))
+        return found
+
+    def pid_of(self, which: str) -> int:
+        """Return the process id of ``launcher``, ``rank N`` or ``supervisor N``."""
+        if which == "launcher":
+            assert self.launcher is not None
+            return self.launcher.pid
+        kind, rank = which.split()
+        return int((self.folder / f"rank-{rank}").read_text().split()[kind == "supervisor"])
+
+
+def run(name: str, framework: str, engine: str) -> Result:
+    """Run a fault in a framework over an engine."""
+    fault = FAULTS[name]
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder, _disk(name, Path(folder)) as checkpoints:
+        job = FaultyJob(Path(folder))
+        try:
+            return _watch(job, name, framework, engine, fault, checkpoints)
+        finally:
+            for pid in job.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in job.beside:
+                process.kill()
+                process.wait()
+
+
+def _watch(job: FaultyJob, name: str, framework: str, engine: str, fault: Fault, checkpoints: Path) -> Result:
+    command = [sys.executable, "-m", "hvdkit", "run", "-np", "2", "--engine", engine, *fault.options]
+    command += [str(SCRIPT), framework, name, str(checkpoints)]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(_OTHER_LAUNCHERS)}
+    path = os.pathsep.join(filter(None, (str(ROOT), clean.get("PYTHONPATH"))))
+    with open(job.folder / "stderr", "w+") as stderr:
+        job.launcher = subprocess.Popen(
+            command,
+            cwd=job.folder,
+            env={**clean, "PYTHONPATH": path, "JOB_TOKEN": job.token},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+        began = _provoke(job, fault)
+        ended = _end(job, began)
+        left = len(job.processes())
+        code = job.launcher.poll()
+        stderr.seek(0)
+        lines = stderr.read().splitlines()
+    lost = _lost(checkpoints, fault, code)
+    last = lines[-1] if lines else ""
+    seconds = None if began is None or ended is None else max(0.0, ended - began)
+    problem = _problem(fault, seconds, code, last, lost, left)
+    return Result(seconds, -1 if code is None else code, last, lost, left, problem)
+
+
+def _provoke(job: FaultyJob, fault: Fault) -> float | None:
+    """Do what is done from outside; return when the fault happened."""
+    assert job.launcher is not None
+    until = time.time() + STARTED_SECONDS
+    marks = [job.folder / "begun"] if fault.act is None else [job.folder / f"ready-{rank}" for rank in range(2)]
+    while not all(mark.exists() for mark in marks) and time.time() < until and job.launcher.poll() is None:
+        time.sleep(0.02)
+    if fault.act is not None and job.launcher.poll() is None:
+        began = time.time()
+        fault.act(job)
+        return began
+    return marks[0].stat().st_mtime if marks[0].exists() else None
+
+
+def _end(job: FaultyJob, began: float | None) -> float | None:
+    """Wait for the last process; return when it ended."""
+    until = (began or time.time()) + ENDED_SECONDS
+    while time.time() < until:
+        assert job.launcher is not None
+        job.launcher.poll()
+        if not job.processes():
+            return time.time()
+        time.sleep(0.1)
+    return None
+
+
+def _lost(checkpoints: Path, fault: Fault, code: int | None) -> str:
+    """Say what is not there that should be: the file of the first epoch, and of all where training went on."""
+    if not checkpoints.is_dir() or (fault.names == "rank 0" and fault.act is None):
+        return ""
+    files = sorted(checkpoints.glob("epoch-*"))
+    if len(files) < (3 if code == 0 else 1):
+        return f"{len(files)} file(s)"
+    try:
+        for path in files:
+            manifest.check(path)
+    except CheckpointError as error:
+        return str(error)
+    known = json.loads((checkpoints / "manifest.json").read_text())
+    return "" if len(files) - len(known) <= 1 else "files without a digest"
+
+
+def _problem(fault: Fault, seconds: float | None, code: int | None, last: str, lost: str, left: int) -> str:
+    found = []
+    if left:
+        found.append(f"{left} process(es) left")
+    if (code == 0) != (fault.expected != ENDS):
+        found.append(f"exit code {code}")
+    if fault.expected == ENDS:
+        if seconds is not None and seconds > fault.limit:
+            found.append(f"{seconds:.0f} s")
+        if fault.names not in last or len(last) > 320:
+            found.append("last line")
+    if lost:
+        found.append(lost)
+    return ", ".join(found)
+
+
+@contextmanager
+def _disk(name: str, folder: Path) -> Iterator[Path]:
+    """Give the folder of the checkpoints, on a disk of its own where that is at fault."""
+    checkpoints = folder / "checkpoints"
+    if name == "no_folder":
+        checkpoints.write_text("a file")
+    if name not in ("disk_full", "read_only"):
+        yield checkpoints
+        return
+    checkpoints.mkdir()
+    size = "ro" if name == "read_only" else "size=4k"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "faults", str(checkpoints)], check=True)
+    try:
+        yield checkpoints
+    finally:
+        subprocess.run(["umount", "-l", str(checkpoints)], check=True)
