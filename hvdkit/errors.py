@@ -2,7 +2,13 @@
 
 
 class HvdkitError(Exception):
-    """Base of all errors raised by hvdkit."""
+    """Base of all errors raised by hvdkit.
+
+    Attributes:
+        rank: Whose error it is, where all ranks raise it; None for the one that raises it.
+    """
+
+    rank: int | None = None
 
     # inside a tf.function, AutoGraph makes a StagingError of many lines of all other classes that it does not know
     ag_pass_through = True

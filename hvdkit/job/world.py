@@ -137,6 +137,7 @@ class World:
                 with self.engine.alone(f"root_only({getattr(action, '__name__', type(action).__name__)})"):
                     result = action()
             except HvdkitError as error:
+                error.rank = self.rank
                 problem = error
         result, problem = self.engine.broadcast_object((result, problem), 0)
         if problem is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -15,6 +16,8 @@ from typing import NoReturn, Protocol
 
 from hvdkit.errors import HvdkitError, RankFailedError
 from hvdkit.process.environment import failure_dir, launched_as
+
+_FRAME = re.compile(r'\s*File ".*", line \d+')
 
 
 class Announcer(Protocol):
@@ -64,10 +67,24 @@ def _excepthook(_kind: type[BaseException], error: BaseException, trace: Traceba
 
 def describe(error: BaseException) -> str:
     """Return an exception as one line; hvdkit's own without the class name."""
-    text = " ".join(str(error).split())
+    text = " ".join(_without_stacks(str(error)).split())
     if isinstance(error, HvdkitError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _without_stacks(text: str) -> str:
+    """Leave out the stacks that loader workers and TensorFlow put into the texts of errors."""
+    kept: list[str] = []
+    frame: int | None = None
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if frame is not None and (depth > frame or not line.strip()):
+            continue
+        frame = depth if _FRAME.match(line) else None
+        if frame is None and "(most recent call last)" not in line:
+            kept.append(line)
+    return "\n".join(kept) or text
 
 
 def last_words(text: str, rank: int) -> str:
@@ -121,8 +138,9 @@ def record(
     if rank is None:
         rank = _Here.rank if _Here.rank is not None else launched_as().rank
     path = Path(folder) / f"failure-{rank}.json"
+    whose = error.rank if isinstance(error, HvdkitError) else None
     entry = {
-        "rank": rank,
+        "rank": rank if whose is None else whose,
         "time": time.time(),
         "code": code,
         "class": type(error).__name__ if error is not None else "",
@@ -135,6 +153,9 @@ def record(
     with _Here.recording, contextlib.suppress(OSError):
         if secondary and path.exists():
             return
+        with contextlib.suppress(FileExistsError):
+            # a cleaner of temporary folders may have removed it
+            os.mkdir(folder, 0o700)
         temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         temporary.write_text(json.dumps(entry))
         temporary.rename(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -53,8 +54,9 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
         except (pickle.PickleError, AttributeError, TypeError) as error:
             raise CheckpointError(f"checkpoint {path}: {_unreadable(state, error)}") from error
         except RuntimeError as error:
-            # torch's own writer on a disk that is full
-            raise CheckpointError(f"cannot write {path}: {' '.join(str(error).split())[:200]}") from error
+            raise CheckpointError(
+                f"cannot write {path}: {_refusal(file) or ' '.join(str(error).split())[:200]}"
+            ) from error
 
     def write_file() -> None:
         write_atomically(path, write)
@@ -79,6 +81,18 @@ def restore(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer 
     for group in optimizer.param_groups if optimizer is not None and change != 1.0 else ():
         group.update({name: group[name] * change for name in ("lr", "initial_lr") if name in group})
     return state
+
+
+def _refusal(file: Path) -> str | None:
+    """Return why the disk takes no more, which torch's writer does not say."""
+    try:
+        with open(file, "ab") as more:
+            more.write(b"\0" * (1 << 20))
+            more.flush()
+            os.fsync(more.fileno())
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdkit.process.watch.judge import Ask, End, Judge, Limits, Report
+from hvdkit.process.watch.judge import STOPPED, Ask, End, Judge, Limits, Report
 
 
 @pytest.fixture
@@ -99,3 +99,15 @@ def test_who_does_not_answer_is_named_without_its_place_a_little_later(judge):
     assert verdicts(judge, 131.0, 160.5) == [Ask(1), Ask(1)]
     (report,) = (verdict for verdict in verdicts(judge, 165.5) if isinstance(verdict, Report))
     assert report.text == "rank 0 has waited 66 s for other ranks in barrier; rank 1 is late"
+
+
+def test_who_is_stopped_where_all_wait_is_to_blame(judge):
+    for rank in range(3):
+        judge.waits(rank, 7, "barrier", 100.0)
+    assert verdicts(judge, 131.0) == [Ask(rank) for rank in range(3)]
+    for rank, place in enumerate(("at train.py:42 (in step)", STOPPED, "at train.py:42 (in step)")):
+        judge.is_at(rank, place, place, 132.0)
+    (report,) = (verdict for verdict in verdicts(judge, 161.0) if isinstance(verdict, Report))
+    assert report.text.endswith("in barrier; rank 1 is stopped by a signal")
+    (end,) = ends(judge, 733.0)
+    assert (end.rank, end.message.rpartition("; ")[2]) == (1, "it is stopped by a signal")

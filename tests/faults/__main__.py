@@ -20,6 +20,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from faults.catalogue import ALL, FAULTS  # noqa: E402
 from faults.jobs import run  # noqa: E402
+from faults.kills import KILLS  # noqa: E402
 from hvdkit.engines.table import serving  # noqa: E402
 
 
@@ -32,13 +33,13 @@ from hvdkit.engines.table import serving  # noqa: E402
 def main(table: bool, frameworks: str, engines: str, file: Path | None, names: tuple[str, ...]) -> None:
     """Run faults; exit with 1 if one is not taken as it should be."""
     results: dict[str, Any] = json.loads(file.read_text()) if file is not None and file.exists() else {}
-    for name in names or FAULTS:
+    for name in names or (*FAULTS, *KILLS):
         for column in _columns(frameworks.split(","), engines.split(",")):
             framework, engine = column.split("/")
-            fault = FAULTS[name]
-            if framework not in fault.frameworks or column in results.get(name, {}):
+            if column in results.get(name, {}) or (name in FAULTS and framework not in FAULTS[name].frameworks):
                 continue
-            results.setdefault(name, {})[column] = dataclasses.asdict(run(name, framework, engine))
+            found = run(name, framework, engine) if name in FAULTS else KILLS[name](framework, engine)
+            results.setdefault(name, {})[column] = dataclasses.asdict(found)
             click.echo(f"{name} {column} {results[name][column]}", err=True)
             if file is not None:
                 file.write_text(json.dumps(results, indent=2))
@@ -60,23 +61,26 @@ def markdown(results: dict[str, Any]) -> str:
     columns = list(dict.fromkeys(column for found in results.values() for column in found))
     head = ["fault", *columns, "exit code", "last line", "lost", "left behind"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name, fault in FAULTS.items():
+    for name in (*FAULTS, *KILLS):
         found = results.get(name, {})
         if not found:
             continue
+        words = FAULTS[name].words if name in FAULTS else name
         entries = [found[column] for column in columns if column in found]
         seconds = [_seconds(found.get(column)) for column in columns]
         codes = ", ".join(dict.fromkeys(str(entry["code"]) for entry in entries))
         lost = ", ".join(dict.fromkeys(entry["lost"] for entry in entries if entry["lost"])) or "nothing"
         left = str(sum(entry["left"] for entry in entries) or "nothing")
-        lines.append(f"| {' | '.join([fault.words, *seconds, codes, _last(entries), lost, left])} |")
+        lines.append(f"| {' | '.join([words, *seconds, codes, _last(entries), lost, left])} |")
     return "\n".join(lines)
 
 
 def _seconds(entry: dict[str, Any] | None) -> str:
     if entry is None:
         return "-"
-    taken = "goes on" if entry["code"] == 0 else "never" if entry["seconds"] is None else f"{entry['seconds']:.1f} s"
+    taken = "at once" if entry["seconds"] is None else f"{entry['seconds']:.1f} s"
+    if entry["code"] == 0:
+        taken = "goes on"
     return f"**{taken}: {entry['problem']}**" if entry["problem"] else taken
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Fault:
         engines: Where it can happen; empty for all.
         names: What the last line must hold.
         limit: Seconds from the fault to the end of the job's last process.
+        files: How many files must be there and whole at the end of a job that ends.
     """
 
     words: str
@@ -42,7 +43,7 @@ class Fault:
     engines: tuple[str, ...] = ()
     names: str = "rank 1"
     limit: float = 15.0
-    variables: dict[str, str] = field(default_factory=dict)
+    files: int = 1
 
 
 def _kill(which: str, signum: int = signal.SIGKILL) -> Act:
@@ -75,7 +76,7 @@ FAULTS: dict[str, Fault] = {
     "raise_before_a_step": Fault("an exception before a step"),
     "raise_in_a_step": Fault("an exception in a step"),
     "raise_after_a_step": Fault("an exception after a step"),
-    "raise_in_a_worker": Fault("an exception in a loader worker", frameworks=("torch",)),
+    "raise_in_a_worker": Fault("an exception in a loader worker", frameworks=("torch",), names="planted"),
     "raise_at_the_epochs_end": Fault("an exception in a callback at an epoch's end"),
     "sys_exit": Fault("`sys.exit(3)`"),
     "os_exit": Fault("`os._exit(4)`"),
@@ -96,8 +97,8 @@ FAULTS: dict[str, Fault] = {
     "another_order": Fault("another order of collectives", names="disagree"),
     "collective_on_rank_0_alone": Fault("a collective inside `if rank == 0`", names="rank"),
     "nan_on_a_rank": Fault("NaN in one rank's loss", names="NaN"),
-    "disk_full": Fault("the disk of the checkpoints is full", names="rank 0"),
-    "read_only": Fault("the folder of the checkpoints is read-only", names="rank 0"),
-    "no_folder": Fault("a file stands in the place of the folder", names="rank 0"),
+    "disk_full": Fault("the disk of the checkpoints is full", names="No space left on device", files=0),
+    "read_only": Fault("the folder of the checkpoints is read-only", names="Read-only file system", files=0),
+    "no_folder": Fault("a file stands in the place of the folder", names="File exists", files=0),
     "temporary_folder_gone": Fault("the launcher's temporary folder is removed, then an exception"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from hvdkit.job import manifest
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("training.py")
 STARTED_SECONDS, ENDED_SECONDS = 120.0, 120.0
+EPOCHS = 3
 _OTHER_LAUNCHERS = ("OMPI_", "PMI", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK", "WORLD_SIZE")
 
 
@@ -53,7 +53,33 @@ class FaultyJob:
     folder: Path
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     beside: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    launcher: subprocess.Popen[str] | None = None
+    launcher: subprocess.Popen[bytes] | None = None
+
+    def start(self, engine: str, options: Sequence[str], arguments: list[str]) -> subprocess.Popen[bytes]:
+        """Start the training on two processes."""
+        command = [sys.executable, "-m", "hvdkit", "run", "-np", "2", "--engine", engine, *options]
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(_OTHER_LAUNCHERS)}
+        path = os.pathsep.join(filter(None, (str(ROOT), clean.get("PYTHONPATH"))))
+        with open(self.folder / "stderr", "wb") as stderr:
+            self.launcher = subprocess.Popen(
+                [*command, str(SCRIPT), *arguments],
+                cwd=self.folder,
+                env={**clean, "PYTHONPATH": path, "JOB_TOKEN": self.token},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        return self.launcher
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self.beside:
+            process.kill()
+            process.wait()
 
     def processes(self) -> list[int]:
         """Return the living processes of the job."""
@@ -82,41 +108,21 @@ def run(name: str, framework: str, engine: str) -> Result:
         try:
             return _watch(job, name, framework, engine, fault, checkpoints)
         finally:
-            for pid in job.processes():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            for process in job.beside:
-                process.kill()
-                process.wait()
+            job.end()
 
 
 def _watch(job: FaultyJob, name: str, framework: str, engine: str, fault: Fault, checkpoints: Path) -> Result:
-    command = [sys.executable, "-m", "hvdkit", "run", "-np", "2", "--engine", engine, *fault.options]
-    command += [str(SCRIPT), framework, name, str(checkpoints)]
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(_OTHER_LAUNCHERS)}
-    path = os.pathsep.join(filter(None, (str(ROOT), clean.get("PYTHONPATH"))))
-    with open(job.folder / "stderr", "w+") as stderr:
-        job.launcher = subprocess.Popen(
-            command,
-            cwd=job.folder,
-            env={**clean, "PYTHONPATH": path, "JOB_TOKEN": job.token},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            text=True,
-            start_new_session=True,
-        )
-        began = _provoke(job, fault)
-        ended = _end(job, began)
-        left = len(job.processes())
-        code = job.launcher.poll()
-        stderr.seek(0)
-        lines = stderr.read().splitlines()
-    lost = _lost(checkpoints, fault, code)
+    launcher = job.start(engine, fault.options, [framework, name, str(checkpoints)])
+    began = _provoke(job, fault)
+    ended = _end(job, began)
+    left = len(job.processes())
+    code = launcher.poll()
+    lines = (job.folder / "stderr").read_text(errors="replace").splitlines()
+    missing = lost(checkpoints, EPOCHS if code == 0 else fault.files)
     last = lines[-1] if lines else ""
     seconds = None if began is None or ended is None else max(0.0, ended - began)
-    problem = _problem(fault, seconds, code, last, lost, left)
-    return Result(seconds, -1 if code is None else code, last, lost, left, problem)
+    problem = _problem(fault, seconds, code, last, missing, left)
+    return Result(seconds, -1 if code is None else code, last, missing, left, problem)
 
 
 def _provoke(job: FaultyJob, fault: Fault) -> float | None:
@@ -145,23 +151,20 @@ def _end(job: FaultyJob, began: float | None) -> float | None:
     return None
 
 
-def _lost(checkpoints: Path, fault: Fault, code: int | None) -> str:
-    """Say what is not there that should be: the file of the first epoch, and of all where training went on."""
-    if not checkpoints.is_dir() or (fault.names == "rank 0" and fault.act is None):
-        return ""
-    files = sorted(checkpoints.glob("epoch-*"))
-    if len(files) < (3 if code == 0 else 1):
-        return f"{len(files)} file(s)"
+def lost(checkpoints: Path, least: int) -> str:
+    """Say what is missing or damaged of a folder's files, of which so many must be there; nothing if nothing is."""
+    files = sorted(checkpoints.glob("epoch-*")) if least else []
+    if len(files) < least:
+        return f"{len(files)} of {least} file(s)"
     try:
         for path in files:
             manifest.check(path)
     except CheckpointError as error:
         return str(error)
-    known = json.loads((checkpoints / "manifest.json").read_text())
-    return "" if len(files) - len(known) <= 1 else "files without a digest"
+    return ""
 
 
-def _problem(fault: Fault, seconds: float | None, code: int | None, last: str, lost: str, left: int) -> str:
+def _problem(fault: Fault, seconds: float | None, code: int | None, last: str, missing: str, left: int) -> str:
     found = []
     if left:
         found.append(f"{left} process(es) left")
@@ -172,8 +175,8 @@ def _problem(fault: Fault, seconds: float | None, code: int | None, last: str, l
             found.append(f"{seconds:.0f} s")
         if fault.names not in last or len(last) > 320:
             found.append("last line")
-    if lost:
-        found.append(lost)
+    if missing:
+        found.append(missing)
     return ", ".join(found)
 
 

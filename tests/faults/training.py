@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import hvdkit
+from hvdkit.job.arrays import sha256
 from hvdkit.training.observers import Observer
 
 FRAMEWORK, FAULT, FOLDER = sys.argv[1:]
@@ -20,7 +21,9 @@ EPOCHS, STEPS, FAULTY_STEP = 3, 6, 9
 HERE = Path()
 DATA = np.random.default_rng(0).normal(size=(STEPS * 8, 6)).astype("float32")
 LABELS = (DATA[:, 0] > 0).astype("int64")
-FROM_OUTSIDE = not FAULT.startswith(("raise", "sys", "os", "hold", "one", "another", "collective", "nan", "temporary"))
+FROM_OUTSIDE = not FAULT.startswith(
+    ("raise", "sys", "os", "hold", "one", "another", "collective", "nan", "temporary", "killed")
+)
 
 
 def net() -> Any:
@@ -125,7 +128,10 @@ def factor() -> Any:
     if FAULTY.is_due and FAULT == "raise_in_a_step":
         mark()
         raise ValueError("planted")
-    return np.float32("nan" if FAULTY.is_due and FAULT == "nan_on_a_rank" else 1.0)
+    if FAULTY.is_due and FAULT == "nan_on_a_rank":
+        mark()
+        return np.float32("nan")
+    return np.float32(1.0)
 
 
 def loss() -> Any:
@@ -147,13 +153,13 @@ def loss() -> Any:
 
 
 class Rows:
-    """A data set of torch's kind, of which one row is broken."""
+    """A data set of torch's kind, of which one row is broken after the first epoch."""
 
     def __len__(self) -> int:
         return len(DATA)
 
     def __getitem__(self, index: int) -> Any:
-        if index == len(DATA) // 2:
+        if index == len(DATA) // 2 and list(Path(FOLDER).glob("epoch-*")):
             mark()
             raise ValueError("planted")
         return DATA[index], LABELS[index]
@@ -162,7 +168,7 @@ class Rows:
 def main() -> None:
     workers = 2 if FAULT == "raise_in_a_worker" else 0
     train = Rows() if workers else (DATA, LABELS)
-    hvdkit.apply(
+    trainer = hvdkit.apply(
         hvdkit.Recipe(
             model=net,
             data=hvdkit.Data(train=train),
@@ -171,11 +177,14 @@ def main() -> None:
             batch_size=4,
             epochs=EPOCHS,
             shard=hvdkit.Shard(workers=workers),
-            checkpoint=hvdkit.Checkpoint(FOLDER, keep=9),
+            checkpoint=hvdkit.Checkpoint(FOLDER, keep=9, every_steps=1 if FAULT == "killed_at_random" else None),
             observers=(FAULTY,),
         ),
         FRAMEWORK,
-    ).fit()
+    )
+    trainer.fit()
+    if trainer.world.is_root:
+        (HERE / "weights").write_text(sha256(trainer.weights()))
 
 
 if __name__ == "__main__":

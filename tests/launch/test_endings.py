@@ -227,6 +227,25 @@ time.sleep(300)
     assert done.stderr.splitlines()[-1] == "hvdkit: error: rank 1: its process is gone (killed or crashed)"
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_s15_an_error_of_rank_0_that_all_raise_is_rank_0s(launch, engine, late):
+    script = launch.script(f"""
+import hvdkit
+from hvdkit.errors import CheckpointError
+world = hvdkit.init()
+def failing():
+    raise CheckpointError("no file")
+try:
+    world.root_only(failing)
+except CheckpointError:
+    time.sleep(0.3 * (rank == {late}))
+    raise
+""")
+    done = launch("-np", 2, "--engine", engine, script)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "hvdkit: error: rank 0: no file"
+
+
 LATE = """
 if rank == 1:
     open("failing", "w").close()

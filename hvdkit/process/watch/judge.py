@@ -14,6 +14,9 @@ MISMATCH_SECONDS = 5.0
 ASK_SECONDS = 10.0
 """So often a rank that others wait for is asked where it is."""
 
+STOPPED = "stopped by a signal"
+"""The place of a rank that cannot go on, even where it waits as the others do."""
+
 ANSWER_SECONDS = 5.0
 """So long an answer is waited for before a late rank is named without its place."""
 
@@ -164,7 +167,9 @@ class Judge:
             return
         rank, entry, number, what = longest
         late = [other for other in range(self.size) if self._is_late(other, number)]
-        for other in late:
+        asked = late or [other for other in range(self.size) if self._ranks[other].left is None]
+        late = late or [other for other in asked if self._ranks[other].place == STOPPED]
+        for other in asked:
             if now - self._ranks[other].asked > min(ASK_SECONDS, soon):
                 self._ranks[other].asked = now
                 yield Ask(other)

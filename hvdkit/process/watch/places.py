@@ -9,6 +9,8 @@ import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdkit.process.watch.judge import STOPPED
+
 SIGNAL = signal.SIGRTMIN + 9
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
@@ -52,7 +54,7 @@ class Whereabouts:
     def ask(self) -> Place | None:
         """Ask for the stack; return the place at once if the process cannot answer."""
         if _state(self._process) in "Tt":
-            return Place("stopped by a signal", "stopped")
+            return Place(STOPPED, "stopped")
         self._read = os.fstat(self._descriptor).st_size
         os.kill(self._process, SIGNAL)
         return None
