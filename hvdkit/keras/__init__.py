@@ -15,7 +15,15 @@ from hvdkit.keras_common.building import build_model, build_optimizer, seed_all
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
-from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, synchronise_statistics, take_saved
+from hvdkit.keras_common.state.files import (
+    SUFFIX,
+    read_saved,
+    restore,
+    save,
+    snapshot,
+    synchronise_statistics,
+    take_saved,
+)
 from hvdkit.training.gathering import gather
 from hvdkit.training.horovod_names import guide
 from hvdkit.training.verbs import average, steps
@@ -42,6 +50,7 @@ __all__ = [
     "scale_lr",
     "seed_all",
     "shard",
+    "snapshot",
     "steps",
     "synchronise_statistics",
     "take_saved",

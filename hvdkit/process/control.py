@@ -24,6 +24,8 @@ from hvdkit.process.watch.places import stack_file
 
 BLAME_SECONDS = 2.0
 FAREWELL_SECONDS = 1.0
+# its watcher kills a rank that is there still after two
+WORK_SECONDS = 1.5
 _BEGIN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from hvdkit.process.watch import watcher; watcher.main(sys.argv[2:])"
 )
@@ -217,6 +219,7 @@ class ControlChannel:
         sys.stderr.write(failures.last_words(text, self.rank))
         failures.record(text, 1, secondary=True)
         self._tell(said=True)
+        failures.finish_work(WORK_SECONDS)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)

@@ -10,13 +10,15 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 from hvdkit.errors import HvdkitError, RankFailedError
 from hvdkit.process.environment import failure_dir, launched_as
 
+WORK_SECONDS = 3.0
 _FRAME = re.compile(r'\s*File ".*", line \d+')
 
 
@@ -40,11 +42,28 @@ class _Here:
     announcer: Announcer | None = None
     cause: HvdkitError | None = None
     recording = threading.Lock()
+    work: ClassVar[set[Callable[[float], None]]] = set()
 
 
 def announce_on(rank: int, announcer: Announcer | None) -> None:
     """Note this process's rank, and the channel on which its peers hear of a failure."""
     _Here.rank, _Here.announcer = rank, announcer
+
+
+def begin_work(wait: Callable[[float], None]) -> None:
+    """Note work beside the script: a rank that ends early waits for it, given the seconds that it has."""
+    _Here.work.add(wait)
+
+
+def end_work(wait: Callable[[float], None]) -> None:
+    """Note that it is done."""
+    _Here.work.discard(wait)
+
+
+def finish_work(seconds: float) -> None:
+    """Wait for work that is under way, for so long at most."""
+    for wait in tuple(_Here.work):
+        wait(seconds)
 
 
 def note_cause(error: HvdkitError) -> None:
@@ -112,6 +131,7 @@ def leave(error: BaseException) -> NoReturn:
     record(describe(error), code, secondary=isinstance(error, RankFailedError), error=error)
     if _Here.announcer is not None and not isinstance(error, RankFailedError):
         _Here.announcer.fail(describe(error))
+    finish_work(WORK_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -6,7 +6,15 @@ from hvdkit.keras_common.building import build_model, build_optimizer, seed_all
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.rates.schedules import scale_lr
-from hvdkit.keras_common.state.files import SUFFIX, read_saved, restore, save, synchronise_statistics, take_saved
+from hvdkit.keras_common.state.files import (
+    SUFFIX,
+    read_saved,
+    restore,
+    save,
+    snapshot,
+    synchronise_statistics,
+    take_saved,
+)
 from hvdkit.tf.distribution import DistributedGradientTape, distribute
 from hvdkit.tf.evaluation import evaluate
 from hvdkit.tf.process import init
@@ -39,6 +47,7 @@ __all__ = [
     "scale_lr",
     "seed_all",
     "shard",
+    "snapshot",
     "steps",
     "synchronise_statistics",
     "take_saved",

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hvdkit.torch.building import build_model, build_optimizer
-from hvdkit.torch.checkpointing import read_saved, restore, save, take_saved
+from hvdkit.torch.checkpointing import read_saved, restore, save, snapshot, take_saved
 from hvdkit.torch.devices import default_device, init, pin
 from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.evaluation import evaluate
@@ -41,6 +41,7 @@ __all__ = [
     "scale_lr",
     "seed_all",
     "shard",
+    "snapshot",
     "steps",
     "synchronise_statistics",
     "synchronize",

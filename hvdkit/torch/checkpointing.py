@@ -37,31 +37,65 @@ def save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | N
         CheckpointError: The file cannot be written, or holds something that :func:`restore` would not read; on every
             rank.
     """
+    worlds.current().root_only(_writer(path, _content(model, optimizer, state)))
+
+
+@on_all_ranks
+def snapshot(
+    path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None, **state: Any
+) -> Callable[[], None]:
+    """Return what writes the file of :func:`save` later, from a copy of what there is now; called by all ranks.
+
+    Only rank 0 has a copy, in host memory; elsewhere nothing is done.
+
+    Raises:
+        CheckpointError: When it is called: as by :func:`save`.
+    """
+    content = _content(model, optimizer, state)
+    return _writer(path, _copied(content)) if worlds.current().is_root else _nothing
+
+
+def _content(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, state: dict[str, Any]) -> dict[str, Any]:
     synchronise_statistics(model)
-    world = worlds.current()
-    state = with_rate_factor(world, {name: _plain(value) for name, value in state.items()})
-    content = {
+    plain = {name: _plain(value) for name, value in state.items()}
+    return {
         "model": original(model).state_dict(),
         "optimizer": None if optimizer is None else optimizer.state_dict(),
-        "state": state,
+        "state": with_rate_factor(worlds.current(), plain),
     }
 
+
+def _copied(value: Any) -> Any:
+    """Return a tree with tensors in host memory, which training does not change."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return type(value)((key, _copied(entry)) for key, entry in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_copied(entry) for entry in value)
+    return value
+
+
+def _nothing() -> None:
+    pass
+
+
+def _writer(path: str, content: dict[str, Any]) -> Callable[[], None]:
     def write(file: Path) -> None:
         try:
             torch.save(content, file)
             # tensors are not read
             torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except (pickle.PickleError, AttributeError, TypeError) as error:
-            raise CheckpointError(f"checkpoint {path}: {_unreadable(state, error)}") from error
+            raise CheckpointError(f"checkpoint {path}: {_unreadable(content['state'], error)}") from error
         except RuntimeError as error:
-            raise CheckpointError(
-                f"cannot write {path}: {_refusal(file) or ' '.join(str(error).split())[:200]}"
-            ) from error
+            reason = _refusal(file) or " ".join(str(error).split())[:200]
+            raise CheckpointError(f"cannot write {path}: {reason}") from error
 
     def write_file() -> None:
         write_atomically(path, write)
 
-    world.root_only(write_file)
+    return write_file
 
 
 @on_all_ranks

@@ -101,6 +101,9 @@ class Backend(Protocol):
     def steps(self, batches: Batches) -> int:
         """Optimizer updates per epoch."""
 
+    def snapshot(self, path: str, model: Any, optimizer: Any = None, **state: Any) -> Callable[[], None]:
+        """Return what writes the file later, from a copy; called by all ranks."""
+
     def read_saved(self, path: str) -> Saved:
         """Read a checkpoint, on this rank alone."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hvdkit.errors import RecipeError
 from hvdkit.job import manifest
+from hvdkit.job.background import Background
 from hvdkit.job.checkpoint_folder import claim, release
 from hvdkit.job.files import epoch_files, epoch_path, write_atomically
 from hvdkit.recipe.steps import Checkpoint
@@ -26,6 +27,7 @@ class CheckpointWriter(Observer):
 
     def __init__(self, settings: Checkpoint) -> None:
         self._settings = settings
+        self._background = Background()
         minutes = settings.every_minutes
         self._clock = None if minutes is None else _Clock(60.0 * minutes)
 
@@ -52,12 +54,11 @@ class CheckpointWriter(Observer):
 
     def on_epoch_end(self, trainer: Trainer, record: Record) -> None:
         """Save on rank 0; all ranks take part."""
-        path = self._write(trainer)
-        if self._is_best(trainer):
-            trainer.world.root_only(lambda: self._keep_as_best(path))
+        self._write(trainer, best=self._is_best(trainer))
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        """Give the folder up."""
+        """Wait for the last file, and give the folder up."""
+        trainer.world.root_only(self._background.finish)
         if trainer.world.is_root:
             release(self._settings.directory)
 
@@ -67,14 +68,22 @@ class CheckpointWriter(Observer):
         if strays:
             say(f"hvdkit: removed {strays} half-written file(s) of a killed job in {directory}")
 
-    def _write(self, trainer: Trainer, step: int | None = None) -> Path:
-        directory, suffix = self._settings.directory, trainer.suffix
-        path = epoch_path(directory, trainer.epoch, suffix, step)
-        trainer.save(str(path))
-        trainer.world.root_only(lambda: self._tidy(path))
+    def _write(self, trainer: Trainer, step: int | None = None, best: bool = False) -> None:
+        """Write while training goes on, from a copy; an error is raised on all ranks where the next file is due."""
+        trainer.world.root_only(self._background.finish)
+        path = epoch_path(self._settings.directory, trainer.epoch, trainer.suffix, step)
+        write = trainer.snapshot(str(path))
+
+        def write_and_tidy() -> None:
+            write()
+            self._tidy(path)
+            if best:
+                self._keep_as_best(path)
+
+        if trainer.world.is_root:
+            self._background.start(write_and_tidy)
         if self._clock is not None:
             self._clock.begin(trainer)
-        return path
 
     def _tidy(self, path: Path) -> None:
         for old in epoch_files(self._settings.directory, path.suffix[1:])[: -self._settings.keep]:

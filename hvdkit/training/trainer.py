@@ -178,6 +178,10 @@ class Trainer(ABC):
         """Write model, optimizer and position on rank 0; called by all ranks."""
         self._setup.backend.save(path, self.model, self.optimizer, **self._position())
 
+    def snapshot(self, path: str) -> Callable[[], None]:
+        """Return what writes, on rank 0, the file that :meth:`save` would write now; called by all ranks."""
+        return self._setup.backend.snapshot(path, self.model, self.optimizer, **self._position())
+
     def restore(self, path: str) -> None:
         """Continue from a file that rank 0 sees; called by all ranks.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from hvdkit.errors import ModelError
 from hvdkit.job import world as worlds
 from hvdkit.job.arrays import average_arrays
@@ -31,11 +33,27 @@ def save(path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
     Raises:
         CheckpointError: The file cannot be written; on every rank.
     """
+    world = worlds.current()
+    world.root_only(snapshot(path, model, optimizer, **state))
+
+
+@on_all_ranks
+def snapshot(path: str, model: Any, optimizer: Any = None, **state: Any) -> Callable[[], None]:
+    """Return what writes the file of :func:`save` later, from a copy of what there is now; called by all ranks.
+
+    Only rank 0 has a copy; elsewhere nothing is done.
+
+    Raises:
+        CheckpointError: When it is called: the file cannot be written.
+    """
     synchronise_statistics(model)
-    variables = model_variables(model) | (optimizer_variables(optimizer) if optimizer is not None else {})
     world = worlds.current()
     state = with_rate_factor(world, state)
-    world.root_only(lambda: write_arrays(path, read(variables), state))
+    if not world.is_root:
+        return lambda: None
+    variables = model_variables(model) | (optimizer_variables(optimizer) if optimizer is not None else {})
+    arrays = {name: np.array(value) for name, value in read(variables).items()}
+    return lambda: write_arrays(path, arrays, state)
 
 
 @on_all_ranks
