@@ -49,6 +49,7 @@ class Start:
         log_dir: Folder for complete log files, one for each rank.
         report_after, stuck_after: Seconds that ranks may wait for another; None for the usual ones.
         restarts: How often this job was started before.
+        signal_at: When ranks are told that the scheduler's time is nearly up, in seconds of ``time.time()``; or None.
     """
 
     processes: int
@@ -62,6 +63,7 @@ class Start:
     report_after: float | None = None
     stuck_after: float | None = None
     restarts: int = 0
+    signal_at: float | None = None
 
     @property
     def is_local(self) -> bool:

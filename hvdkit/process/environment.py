@@ -110,6 +110,11 @@ def restarts(environ: Mapping[str, str] = os.environ) -> int:
     return _number(environ, "HVDKIT_RESTARTS") if "HVDKIT_RESTARTS" in environ else 0
 
 
+def end_of_allocation(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Return when Slurm ends this job, in seconds of ``time.time()``, or None if nobody says."""
+    return float(_number(environ, "SLURM_JOB_END_TIME")) if "SLURM_JOB_END_TIME" in environ else None
+
+
 def terminal_columns(environ: Mapping[str, str] = os.environ) -> int | None:
     """Return the width of the terminal on which ``hvdkit run`` shows its output, or None if that is no terminal."""
     return _number(environ, "HVDKIT_TERMINAL") if "HVDKIT_TERMINAL" in environ else None

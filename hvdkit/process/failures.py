@@ -18,6 +18,9 @@ from typing import ClassVar, NoReturn, Protocol
 from hvdkit.errors import HvdkitError, RankFailedError
 from hvdkit.process.environment import failure_dir, launched_as
 
+AGAIN = 75
+"""The exit code of a job that has saved and is to be started again (sysexits.h: EX_TEMPFAIL)."""
+
 WORK_SECONDS = 3.0
 _FRAME = re.compile(r'\s*File ".*", line \d+')
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,10 @@ from hvdkit.job.files import epoch_files, epoch_path, write_atomically
 from hvdkit.recipe.steps import Checkpoint
 from hvdkit.recipe.stopping import FALLING, direction_of
 from hvdkit.training.observers import Observer, Record, say
+from hvdkit.training.pace import Pace
 
 if TYPE_CHECKING:
     from hvdkit.training.trainer import Trainer
-
-_FIRST_LOOK_STEPS = 10
 
 
 class CheckpointWriter(Observer):
@@ -29,7 +27,7 @@ class CheckpointWriter(Observer):
         self._settings = settings
         self._background = Background()
         minutes = settings.every_minutes
-        self._clock = None if minutes is None else _Clock(60.0 * minutes)
+        self._pace = None if minutes is None else Pace(60.0 * minutes)
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Make the folder this job's own, before anything is trained.
@@ -47,8 +45,8 @@ class CheckpointWriter(Observer):
         """Save inside an epoch where that is due; all ranks take part."""
         every = self._settings.every_steps
         due = every is not None and trainer.global_step % every == 0
-        if self._clock is not None:
-            due = self._clock.is_due(trainer) or due
+        if self._pace is not None:
+            due = self._pace.is_due(trainer) or due
         if due and 0 < trainer.steps_into_epoch < trainer.steps_per_epoch:
             self._write(trainer, trainer.global_step)
 
@@ -61,6 +59,14 @@ class CheckpointWriter(Observer):
         trainer.world.root_only(self._background.finish)
         if trainer.world.is_root:
             release(self._settings.directory)
+
+    def save_now(self, trainer: Trainer) -> str:
+        """Save what can be gone on from, at once; return from where that is. Called by all ranks."""
+        if trainer.steps_into_epoch and not trainer.only_whole_epochs:
+            self._write(trainer, trainer.global_step)
+        trainer.world.root_only(self._background.finish)
+        files = epoch_files(self._settings.directory, trainer.suffix)
+        return f"the job can go on from {files[-1]}" if files else "there is no file yet to go on from"
 
     def _claim(self) -> None:
         directory = self._settings.directory
@@ -82,8 +88,8 @@ class CheckpointWriter(Observer):
 
         if trainer.world.is_root:
             self._background.start(write_and_tidy)
-        if self._clock is not None:
-            self._clock.begin(trainer)
+        if self._pace is not None:
+            self._pace.begin(trainer)
 
     def _tidy(self, path: Path) -> None:
         for old in epoch_files(self._settings.directory, path.suffix[1:])[: -self._settings.keep]:
@@ -103,30 +109,3 @@ class CheckpointWriter(Observer):
         best = path.with_name(f"best{path.suffix}")
         write_atomically(best, lambda file: shutil.copyfile(path, file))
         manifest.note(best)
-
-
-class _Clock:
-    """Says at which update so many seconds have passed: rank 0 estimates it, and all ranks then agree."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._began, self._first, self._next = time.monotonic(), 0, _FIRST_LOOK_STEPS
-
-    def begin(self, trainer: Trainer) -> None:
-        """Begin to count anew."""
-        self._began, self._first = time.monotonic(), trainer.global_step
-        self._next = self._first + _FIRST_LOOK_STEPS
-
-    def is_due(self, trainer: Trainer) -> bool:
-        """Say whether the time is up; all ranks say the same."""
-        step = trainer.global_step
-        if step < self._next:
-            return False
-
-        def estimate() -> tuple[bool, int]:
-            passed = time.monotonic() - self._began
-            rate = max(step - self._first, 1) / passed
-            return passed >= self._seconds, step + max(1, round((self._seconds - passed) * rate))
-
-        due, self._next = trainer.world.root_only(estimate)
-        return bool(due)

@@ -22,6 +22,7 @@ from hvdkit.training.checkpoint_writer import CheckpointWriter
 from hvdkit.training.checks import check_loss
 from hvdkit.training.evaluation_batches import evaluation_of
 from hvdkit.training.observers import History, Observer, Progress, Record, say
+from hvdkit.training.time_limit import TimeLimit
 
 if TYPE_CHECKING:
     from hvdkit.training.backend import Backend
@@ -74,7 +75,8 @@ class Trainer(ABC):
         self._stop = False
         self._observers: list[Observer] = [self.history, Progress(), *self.recipe.observers]
         if self.recipe.checkpoint is not None:
-            self._observers.append(CheckpointWriter(self.recipe.checkpoint))
+            writer = CheckpointWriter(self.recipe.checkpoint)
+            self._observers += [TimeLimit(writer), writer]
 
     @property
     def steps_per_epoch(self) -> int:

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     """
     rank, link, page, stack = (int(word) for word in arguments)
     # whatever ends the job ends the rank, and this process with it
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
     Watcher(rank, Link(socket.socket(fileno=link)), Page(page), stack).run()
 

@@ -33,7 +33,14 @@ from hvdkit.process.environment import (
     terminal_columns,
 )
 from hvdkit.tools.launch.lines import LabelledOutput, LineSplitter
-from hvdkit.tools.launch.processes import adopt_orphans, end_descendants, end_with_parent, handle, send_signal
+from hvdkit.tools.launch.processes import (
+    adopt_orphans,
+    end_descendants,
+    end_with_parent,
+    hand_on,
+    handle,
+    send_signal,
+)
 
 GRACE_SECONDS = 5.0
 
@@ -107,6 +114,7 @@ class _Supervisor:
         self._signal: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         handle(self._pass_on)
+        hand_on(self._hand_on)
         # an MPI launcher may hand down open descriptors; a separate session keeps the terminal's signals away
         process = subprocess.Popen(
             command,
@@ -142,6 +150,10 @@ class _Supervisor:
             self._signal = signum
             if self._process is not None:
                 self._end(self._process, signum)
+
+    def _hand_on(self, signum: int, _frame: FrameType | None) -> None:
+        if self._process is not None:
+            send_signal(self._process.pid, signum)
 
     def _end(self, process: subprocess.Popen[bytes], signum: int) -> None:
         """Pass a signal on, give the script some seconds, then kill it."""

@@ -13,7 +13,7 @@ from hvdkit.engines.choice import choose_to_start
 from hvdkit.engines.start import Host, Start
 from hvdkit.engines.table import SPECS, names, spec_of
 from hvdkit.errors import EngineError, LaunchError
-from hvdkit.process.environment import calling_process, library_of
+from hvdkit.process.environment import calling_process, end_of_allocation, library_of
 from hvdkit.recipe.declaration import FRAMEWORKS
 from hvdkit.tools.launch.hosts import parse_hosts
 from hvdkit.tools.launch.job import run_job
@@ -43,6 +43,12 @@ SUPERVISOR = (sys.executable, "-m", "hvdkit.tools.launch.child")
     show_default=True,
     help="Start a job that fails again, so often at most; recipes go on from their newest checkpoint.",
 )
+@click.option(
+    "--signal-before",
+    type=float,
+    metavar="SECONDS",
+    help="So long before Slurm's time limit let recipes save and end with code 75: start again.",
+)
 @click.option("--launcher-args", default="", help="Further arguments for horovodrun, torchrun or mpiexec, quoted.")
 @click.option("-m", "as_module", is_flag=True, help="Run a module instead of a script file.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]…")
@@ -56,6 +62,7 @@ def run(
     report_after: float | None,
     stuck_after: float | None,
     max_restarts: int,
+    signal_before: float | None,
     launcher_args: str,
     as_module: bool,
     program: tuple[str, ...],
@@ -84,6 +91,7 @@ def run(
         log_dir=str(Path(log_dir).resolve()) if log_dir is not None else None,
         report_after=_seconds("--report-after", report_after),
         stuck_after=_seconds("--stuck-after", stuck_after),
+        signal_at=_signal_at(_seconds("--signal-before", signal_before)),
     )
     command = command_line(start)
     click.echo(
@@ -140,6 +148,18 @@ def _seconds(option: str, value: float | None) -> float | None:
     if value is not None and not 0.0 < value < float("inf"):
         raise LaunchError(f"{option} {value:g}: give a number of seconds above 0")
     return value
+
+
+def _signal_at(before: float | None) -> float | None:
+    if before is None:
+        return None
+    end = end_of_allocation()
+    if end is None:
+        raise LaunchError(
+            "--signal-before needs Slurm's time limit (SLURM_JOB_END_TIME), which is not set here; let another "
+            "scheduler send SIGUSR1 to hvdkit run"
+        )
+    return end - before
 
 
 def _check_one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> None:

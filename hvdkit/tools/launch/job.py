@@ -22,14 +22,17 @@ from typing import Any
 from hvdkit.engines.start import Start
 from hvdkit.engines.table import spec_of
 from hvdkit.process.environment import child_environment, stuck_limits, user_set_threads
+from hvdkit.process.failures import AGAIN
 from hvdkit.process.watch.judge import Limits
 from hvdkit.tools.launch.arrivals import Absent, Arrivals
 from hvdkit.tools.launch.collector import Collector
 from hvdkit.tools.launch.processes import (
+    TIME_IS_UP,
     adopt_orphans,
     descendants,
     end_descendants,
     end_with_parent,
+    hand_on,
     handle,
     is_alive,
     send_signal,
@@ -95,7 +98,7 @@ class _Run:
         self._signal: int | None = None
         self._ending_since: float | None = None
         self._ranks_told = False
-        self._launcher_told = False
+        self._launcher_told = self._warned = False
         self._lost: dict[int, dict[str, Any]] = {}
         self._known: dict[int, int] = {}
         limits = stuck_limits(Limits(), child_environment(**_own_limits(start)))
@@ -103,6 +106,7 @@ class _Run:
         self._looked = 0.0
         self._own_words = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the job
         handle(self._pass_on)
+        hand_on(lambda signum, _frame: self._send_to_ranks(signum))
         pipes = [Collector(folder / name, descriptor) for name, descriptor in (("stdout", 1), ("stderr", 2))]
         # ranks on this host write into the two pipes, so a launcher's own output can be held back; of ranks
         # on other hosts the launcher shows the lines
@@ -128,6 +132,7 @@ class _Run:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
             self._find_lost_ranks()
             self._find_absent_ranks()
+            self._warn_of_the_time()
             self._hasten()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._launcher.wait(timeout=0.2)
@@ -150,6 +155,9 @@ class _Run:
 
     def _tell_ranks(self, signum: int) -> None:
         self._ranks_told = True
+        self._send_to_ranks(signum)
+
+    def _send_to_ranks(self, signum: int) -> None:
         for pid in self._supervisors():
             send_signal(pid, signum)
 
@@ -186,6 +194,13 @@ class _Run:
             self._lose(found.rank, 1, found.message)
         elif found is not None:
             _say(f"hvdkit: {found}\n")
+
+    def _warn_of_the_time(self) -> None:
+        """Tell ranks once that the scheduler's time is nearly up."""
+        due = self._start.signal_at
+        if due is not None and not self._warned and time.time() > due:
+            self._warned = True
+            self._send_to_ranks(TIME_IS_UP)
 
     def _hasten(self) -> None:
         if self._ending_since is None:
@@ -233,6 +248,8 @@ def _of_failure(failure: dict[str, Any]) -> Outcome:
             whole.write(f"{message}\n\n{failure.get('traceback', '')}")
         rest = f" … (the whole text: {whole.name})"
         message = message[: _LONGEST - len(rest)] + rest
+    if failure["code"] == AGAIN:
+        return Outcome(AGAIN, "saved before the time was up; start the job again to go on", final=True)
     return Outcome(failure["code"] or 1, message, final=failure.get("class") in _REFUSALS)
 
 

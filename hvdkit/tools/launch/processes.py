@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+TIME_IS_UP = signal.SIGUSR1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -51,6 +52,7 @@ def continue_in_child(caller: int | None) -> None:
         end_with_parent(signal.SIGTERM, parent)
         return
     handle(lambda number, _frame: send_signal(child, number))
+    hand_on(lambda number, _frame: send_signal(child, number))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     end_descendants(grace=1.0)
     if code < 0:
@@ -108,6 +110,11 @@ def handle(handler: Callable[[int, FrameType | None], object]) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, handler)
+
+
+def hand_on(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Let a function handle the signal by which a scheduler says that the time is nearly up."""
+    signal.signal(TIME_IS_UP, handler)
 
 
 def send_signal(pid: int, signum: int) -> None:

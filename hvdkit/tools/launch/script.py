@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType, TracebackType
 
 from hvdkit.errors import LaunchError, RankFailedError
-from hvdkit.process import failures
+from hvdkit.process import failures, time_limit
 from hvdkit.tools.launch.processes import end_with_parent
 
 
@@ -27,6 +27,7 @@ def main(parent: int, arguments: list[str]) -> None:
         arguments: The script and its arguments, or ``-m``, a module and its arguments.
     """
     end_with_parent(signal.SIGKILL, parent)
+    time_limit.take_signal()
     for stream in (sys.stdout, sys.stderr):
         # lines appear when they are written, as on a terminal
         if isinstance(stream, io.TextIOWrapper):
