@@ -43,6 +43,18 @@ def write(state: State) -> None:
     np.random.set_state(state[1])
 
 
+def plain() -> dict[str, Any]:
+    """Return where both generators stand in numbers and lists, for a file."""
+    (version, numbers, gauss), (name, keys, *rest) = read()
+    return {"python": [version, list(numbers), gauss], "numpy": [name, keys.tolist(), *rest]}
+
+
+def write_plain(state: dict[str, Any]) -> None:
+    """Let both generators go on from where they stood when :func:`plain` was called."""
+    (version, numbers, gauss), (name, keys, *rest) = state["python"], state["numpy"]
+    write(((version, tuple(numbers), gauss), (name, np.array(keys, np.uint32), *rest)))
+
+
 def separate(world: World) -> None:
     """Give ranks whose generators stand at the same place streams of their own; called by all ranks.
 

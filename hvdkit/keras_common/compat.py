@@ -263,10 +263,18 @@ def seed_variables(model: Any) -> list[Any]:
     return [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
 
 
-def global_generator() -> Any:
-    """Return the state of the generator that ``keras.random`` draws from without a seed; None before its first use."""
+def global_generator(make: bool = False) -> Any:
+    """Return the state of the generator that ``keras.random`` draws from without a seed; None before its first use.
+
+    Args:
+        make: Make it if there is none.
+    """
     if not is_keras3():
         return None
+    if make:
+        from keras.src.random.seed_generator import global_seed_generator
+
+        global_seed_generator()
     from keras.src.backend.common import global_state
 
     return getattr(global_state.get_global_attribute("global_seed_generator"), "state", None)

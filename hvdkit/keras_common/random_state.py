@@ -6,7 +6,36 @@ from typing import Any
 
 from hvdkit.job import random_streams
 from hvdkit.job.world import World
-from hvdkit.keras_common.compat import global_generator, library, to_numpy
+from hvdkit.keras_common.compat import global_generator, library, seed_variables, to_numpy
+
+
+def read_random_state(model: Any) -> dict[str, Any]:
+    """Return where this process's generators stand, for a file: Python's, NumPy's and Keras 3's.
+
+    Those of layers and ``keras.random`` are Keras 3's; TensorFlow does not show its own, nor Keras 2 those of layers.
+    """
+    drawn = global_generator()
+    layers = [to_numpy(variable).tolist() for variable in seed_variables(model)]
+    keras = None if drawn is None else to_numpy(drawn).tolist()
+    state = {**random_streams.plain(), "layers": layers, "keras": keras}
+    if library() == "torch":
+        import torch
+
+        state["torch"] = torch.get_rng_state().tolist()
+    return state
+
+
+def write_random_state(model: Any, state: dict[str, Any]) -> None:
+    """Let this process's generators go on from where they stood."""
+    random_streams.write_plain(state)
+    for variable, place in zip(seed_variables(model), state["layers"], strict=False):
+        variable.assign(place)
+    if state["keras"] is not None:
+        global_generator(make=True).assign(state["keras"])
+    if "torch" in state and library() == "torch":
+        import torch
+
+        torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
 
 
 def separate(world: World) -> None:

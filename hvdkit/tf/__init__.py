@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hvdkit.keras_common.building import build_model, build_optimizer, seed_all
 from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
+from hvdkit.keras_common.random_state import read_random_state, write_random_state
 from hvdkit.keras_common.rates.schedules import scale_lr
 from hvdkit.keras_common.state.files import (
     SUFFIX,
@@ -41,6 +42,7 @@ __all__ = [
     "init",
     "make_trainer",
     "pin",
+    "read_random_state",
     "read_saved",
     "restore",
     "save",
@@ -52,6 +54,7 @@ __all__ = [
     "synchronise_statistics",
     "take_saved",
     "warmup",
+    "write_random_state",
 ]
 
 if not TYPE_CHECKING:  # a type check takes any name from a module with __getattr__

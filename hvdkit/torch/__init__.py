@@ -8,7 +8,7 @@ from hvdkit.torch.devices import default_device, init, pin
 from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.evaluation import evaluate
 from hvdkit.torch.precision import computing_in
-from hvdkit.torch.random_state import seed_all
+from hvdkit.torch.random_state import read_random_state, seed_all, write_random_state
 from hvdkit.torch.rates import warmup
 from hvdkit.torch.sharding import shard
 from hvdkit.torch.synchronising import broadcast, synchronise_statistics
@@ -35,6 +35,7 @@ __all__ = [
     "make_trainer",
     "no_sync",
     "pin",
+    "read_random_state",
     "read_saved",
     "restore",
     "save",
@@ -47,6 +48,7 @@ __all__ = [
     "synchronize",
     "take_saved",
     "warmup",
+    "write_random_state",
 ]
 
 if not TYPE_CHECKING:  # a type check takes any name from a module with __getattr__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,6 +30,32 @@ def separate(world: World) -> None:
     if world.rank != 0 and torch.initial_seed() != _own_seeds.get(world):
         _own_seeds[world] = torch.initial_seed() + world.rank
         torch.manual_seed(_own_seeds[world])
+
+
+def generators_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.Generator]]:
+    """Yield the generators that modules keep as attributes."""
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, torch.Generator):
+                yield f"{name}.{key}", value
+
+
+def read_random_state(model: torch.nn.Module) -> dict[str, Any]:
+    """Return where generators stand, for a file: those of Python, NumPy, torch, this GPU and the model's modules."""
+    kept = {name: generator.get_state() for name, generator in generators_of(model)}
+    state = {**random_streams.plain(), "torch": torch.get_rng_state(), "modules": kept}
+    return {**state, "cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else state
+
+
+def write_random_state(model: torch.nn.Module, state: dict[str, Any]) -> None:
+    """Let this process's generators go on from where they stood."""
+    random_streams.write_plain(state)
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    for name, generator in generators_of(model):
+        if name in state["modules"]:
+            generator.set_state(state["modules"][name])
 
 
 def one_random_state() -> AbstractContextManager[None]:

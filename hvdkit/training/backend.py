@@ -92,6 +92,12 @@ class Backend(Protocol):
     def seed_all(self, seed: int) -> None:
         """Start all random generators alike on all ranks."""
 
+    def read_random_state(self, model: Any) -> dict[str, Any]:
+        """Return where this rank's random generators stand, for a file."""
+
+    def write_random_state(self, model: Any, state: dict[str, Any]) -> None:
+        """Let this rank's random generators go on from where they stood."""
+
     def build_model(self, source: Any, seed: int, device: str, data: Data | None = None) -> Any:
         """Build a model from a callable or a name, the same on all ranks where it has a name and fitting the data."""
 

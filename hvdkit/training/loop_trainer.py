@@ -26,6 +26,8 @@ class LoopTrainer(Trainer):
         super().__init__(setup)
         self._resumed_at = 0
         self._earlier = Sums()
+        self._random_of_epoch: dict[str, Any] = {}
+        self._resumed: dict[str, Any] = {}
 
     @property
     def only_whole_epochs(self) -> str:
@@ -35,6 +37,8 @@ class LoopTrainer(Trainer):
 
     def _run_epochs(self, last: int) -> None:
         while self.epoch < last and not self._stop:
+            # what loads samples draws from here on, and so it must behind a resume inside the epoch
+            self._random_of_epoch = self._setup.backend.read_random_state(self.model)
             began = self._begin_epoch()
             self._objects.reset()
             self._train_epoch()
@@ -61,6 +65,9 @@ class LoopTrainer(Trainer):
             if done >= self._resumed_at:
                 yield batch
             done += batch.last
+            if done == self._resumed_at:
+                self._take_random_state(self._resumed, "random")
+                self._resumed = {}
 
     def _sums_over_ranks(self) -> Sums:
         return self._sums() if self.recipe.average is None else self._sums().over_ranks(self.world)
@@ -95,12 +102,15 @@ class LoopTrainer(Trainer):
         position = super()._position()
         if not self._steps_into_epoch:
             return position
-        return {**position, "sums": self.world.engine.allgather_object(self._sums().totals())}
+        gathered = self.world.engine.allgather_object((self._sums().totals(), self._random_of_epoch))
+        return {**position, "sums": [sums for sums, _ in gathered], "random_of_epoch": [state for _, state in gathered]}
 
     def _take_position(self, state: dict[str, Any]) -> None:
         super()._take_position(state)
         self._resumed_at = state.get("steps_into_epoch", 0)
         self._earlier = Sums()
+        self._resumed = {"random": state.get("random", [])} if self._resumed_at else {}
+        self._take_random_state(state, "random_of_epoch")
         sums = state["sums"] if self._resumed_at else []
         # each rank adds to its own, in the order of a run without a resume; of another number of ranks the first to all
         if len(sums) == self.world.size:

@@ -356,6 +356,7 @@ class Trainer(ABC):
             "learning_rate": {"base": self.rates.base, "target": self.rates.target},
             "history": self.history.epochs,
             "recipe": fingerprint(self.recipe, self.framework),
+            "random": self.world.engine.allgather_object(self._setup.backend.read_random_state(self.model)),
         }
 
     def _take_position(self, state: dict[str, Any]) -> None:
@@ -363,6 +364,13 @@ class Trainer(ABC):
         self.history.epochs = list(state["history"])
         self._stop = bool(self.history.epochs) and self._reached(self.history.epochs[-1])
         self.rates = replace(self.rates, **state["learning_rate"])
+        self._take_random_state(state, "random")
+
+    def _take_random_state(self, state: dict[str, Any], name: str) -> None:
+        """Let this rank draw on from where it stood; ranks of another number draw from streams of their own."""
+        states = state.get(name, [])
+        if len(states) == self.world.size:
+            self._setup.backend.write_random_state(self.model, states[self.world.rank])
 
 
 _NO_METRICS = ("epoch", "seconds", "samples_per_second", "learning_rate")

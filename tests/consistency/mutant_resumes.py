@@ -46,6 +46,18 @@ def _restore_without_statistics(here: Any) -> None:
     training.Trainer._continue = changed  # type: ignore[method-assign]
 
 
+@mutant("checkpoint", model=nets(False, dropout=True))
+def random_state_not_restored() -> None:
+    """A resumed run draws its dropout masks from the start of the stream again, on the last rank."""
+    take = training.Trainer._take_random_state
+
+    def changed(self: Any, state: dict[str, Any], name: str) -> None:
+        if self.world.rank < self.world.size - 1:
+            take(self, state, name)
+
+    training.Trainer._take_random_state = changed  # type: ignore[method-assign]
+
+
 @mutant("checkpoint")
 def history_not_restored() -> None:
     """A resumed run forgets the epochs before it."""

@@ -26,17 +26,22 @@ def trained(framework, folder, epochs=3, without=(), count=32, **settings):
 
     import hvdkit
 
-    kept = {name: settings.pop(name) for name in list(settings) if name not in ("optimizer", "observers", "metrics")}
+    fields = ("optimizer", "observers", "metrics", "model")
+    kept = {name: settings.pop(name) for name in list(settings) if name not in fields}
     world = parts.verbs(framework).init()
     for name in without if world.rank == 0 else ():
         Path(folder, name).unlink()
     recipe = hvdkit.Recipe(
-        model=lambda: parts.net(framework),
         data=hvdkit.Data(train=parts.samples(count), validation=parts.samples(10, seed=5)),
         batch_size=4,
         epochs=epochs,
         checkpoint=hvdkit.Checkpoint(str(folder), **kept),
-        **{"optimizer": hvdkit.SGD(0.1, momentum=0.9), "metrics": ("accuracy",), **settings},
+        **{
+            "model": lambda: parts.net(framework),
+            "optimizer": hvdkit.SGD(0.1, momentum=0.9),
+            "metrics": ("accuracy",),
+            **settings,
+        },
     )
     trainer = hvdkit.apply(recipe, framework)
     began = trainer.global_step
@@ -57,6 +62,41 @@ def test_files_inside_epochs_are_gone_on_from_as_if_nothing_had_been(ranks, tmp_
     again = ranks.run(trained, framework, str(tmp_path), without=[f"epoch-0003.{suffix}"], **settings)
     assert [(began, state == whole[0][0]) for state, _, began, _ in again] == [(9, True)] * 2
     assert again[0][3] == whole[0][3]
+
+
+@pytest.mark.parametrize("ranks", but_horovod(pairs()), indirect=True)
+def test_dropout_goes_on_where_it_was_on_every_rank(ranks, tmp_path):
+    def body(framework, folder):
+        def net():
+            if framework == "torch":
+                import torch
+
+                torch.manual_seed(0)
+                return torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Dropout(0.5), torch.nn.Linear(32, 3))
+            import keras
+            import keras_runs as runs
+
+            runs.fresh()
+            keras.utils.set_random_seed(0)
+            layers = [keras.layers.Dense(32), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+            return keras.Sequential([keras.Input((6,)), *layers])
+
+        import case_parts as parts
+
+        suffix = parts.verbs(framework).SUFFIX
+        settings = {"model": net, "keep": 9, "every_steps": None if framework == "keras" else 3}
+        whole = trained(framework, folder, **settings)
+        last = [f"epoch-0003.{suffix}"]
+        if framework == "keras":
+            return [whole[0], trained(framework, folder, without=last, **settings)[0]]
+        inside = trained(framework, folder, without=last, **settings)
+        names = [*last, f"epoch-0002-step-00000009.{suffix}"]
+        between = trained(framework, folder, without=names, **settings)
+        assert (inside[2], between[2]) == (9, 8)
+        return [whole[0], inside[0], between[0]]
+
+    for whole, *resumed in ranks.run(body, ranks.combination.framework, str(tmp_path)):
+        assert all(state == whole for state in resumed)
 
 
 @pytest.mark.parametrize("ranks", LOOPS, indirect=True)

@@ -98,6 +98,10 @@ class View(ABC):
         """Let the random generators go on from where they stood."""
 
     @abstractmethod
+    def saved_generators(self, model: Any) -> list[str]:
+        """Return the names of the generators whose places checkpoints hold."""
+
+    @abstractmethod
     def is_random(self, model: Any, inputs: Any) -> bool:
         """Say whether a training pass draws random numbers."""
 

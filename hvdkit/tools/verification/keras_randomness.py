@@ -55,6 +55,11 @@ class KerasRandomness:
         copies = {name: np.array(value) for name, value in values.items()}
         return {"python and numpy": random_streams.read(), **self._library.draws(), **copies}
 
+    def saved(self, model: Any) -> list[str]:
+        """Return the names of those that checkpoints hold: not what TensorFlow draws from by itself."""
+        own = len(seed_variables(model)) + (global_generator() is not None)
+        return ["python and numpy", *self._library.draws(), *(f"seed {place}" for place in range(own))]
+
     def write(self, model: Any, draws: Draws) -> None:
         """Let the generators go on from where they stood."""
         self._library.fetch(model)

@@ -121,6 +121,10 @@ class KerasView(View):
         """Let the generators go on from where they stood."""
         self._random.write(model, draws)
 
+    def saved_generators(self, model: Any) -> list[str]:
+        """Return the names of the generators whose places checkpoints hold."""
+        return self._random.saved(model)
+
     def is_random(self, model: Any, inputs: Any) -> bool:
         """Say whether a training pass draws random numbers."""
         return self._random.is_random(model, inputs)

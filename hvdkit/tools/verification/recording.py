@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdkit.recipe.trees import map_tree
 from hvdkit.tools.verification.framework_view import View
-from hvdkit.tools.verification.storage import CHECKPOINTS, Draws, Log, Micro, Pass, epoch_files, sample_digests
+from hvdkit.tools.verification.storage import CHECKPOINTS, Draws, Log, Micro, Pass, epoch_files, places, sample_digests
 from hvdkit.training.observers import Observer, Record
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Recorder(Observer):
         sees_batches: Whether the announced batches are what the model is given.
         epochs: The averaged metrics.
         save_at: The update behind which a file is saved in the log's folder, inside an epoch, which joins statistics.
-        go_on: The pass before which random generators take the place that they had then; files do not hold it.
+        go_on: The pass before which random generators take the place that they had then, wherever they stand.
         earlier: The log of the run that has that pass.
     """
 
@@ -43,6 +43,8 @@ class Recorder(Observer):
         self._note(trainer)
         if self.earlier is None and trainer.world.rank == 0:
             self.log.keep_start(self._view.state(trainer.model, trainer.optimizer))
+        if self.earlier is not None:
+            self.log.facts["saved_generators"] = self._view.saved_generators(trainer.model)
         self._take_draws(trainer)
 
     def on_epoch_begin(self, trainer: Trainer) -> None:
@@ -60,6 +62,9 @@ class Recorder(Observer):
     def on_batch(self, trainer: Trainer, batch: Batch) -> None:
         """Note a batch, which says itself where it belongs: ``fit`` may take some ahead."""
         if self.sees_batches:
+            if self.go_on is not None:
+                now, then = (places(draws) for draws in (self._view.draws(trainer.model), self.go_on.load().draws))
+                self.log.facts["moved_generators"] = [name for name in then if now.get(name) != then[name]]
             self._take_draws(trainer)
             self.go_on = None
             update = batch.epoch * trainer.steps_per_epoch + batch.number // trainer.accumulate + 1

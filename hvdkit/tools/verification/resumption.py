@@ -14,7 +14,7 @@ from hvdkit.tools.verification.report import Check
 from hvdkit.tools.verification.resuming import Resumption, inside_update
 from hvdkit.tools.verification.rounding import SOURCE_ALONE, array_within, metric_within
 from hvdkit.tools.verification.runs import Runs
-from hvdkit.tools.verification.storage import Log, Snapshot
+from hvdkit.tools.verification.storage import Log, Snapshot, places
 
 Difference = tuple[str, "float | None", "str | None", int]
 """Words, size, name and update of the first difference."""
@@ -50,8 +50,27 @@ def _left_out(seen: Runs, anew: bool) -> Iterator[Check]:
         reason = stream if seen.known["stream"] else "a data set of your own, whose order begins anew"
         yield Check("checkpoint", "updates behind a resume", None, reason)
     if seen.random or seen.replayed:
-        reason = "files do not hold it; it was set, so that all the rest could be compared"
-        yield Check("checkpoint", "random state behind a resume", None, reason)
+        yield _random_state(seen)
+
+
+def _random_state(seen: Runs) -> Check:
+    """Generators stand behind a resume where they stood; they were set then, so that the rest could be compared."""
+    claim = "random state behind a resume"
+    hidden: set[str] = set()
+    for plan, logs in seen.resumed:
+        for rank, log in enumerate(() if plan.stop_at else logs):
+            saved = set(log.facts["saved_generators"])
+            then = places(seen.ranks[rank].draws_at(plan.update // seen.layout.steps))
+            now = log.snapshots[0].generators
+            moved = [name for name in then if now.get(name) != then[name]] + log.facts.get("moved_generators", [])
+            hidden |= set(moved) - saved
+            wrong = next((name for name in moved if name in saved), None)
+            if wrong is not None:
+                found = f"rank {rank}: {wrong} does not stand where it stood, from {plan.words}"
+                return Check("checkpoint", claim, False, found, parameter=wrong, update=plan.update)
+    if hidden or not any(logs for _, logs in seen.resumed):
+        return Check("checkpoint", claim, None, "files do not hold where TensorFlow's own generators stand")
+    return Check("checkpoint", claim, True, "of every generator that can be read")
 
 
 def _continued(seen: Runs, plan: Resumption, logs: list[Log], alone: bool) -> Check:

@@ -124,7 +124,7 @@ class Log:
 
     def add_snapshot(self, update: int, rates: list[float], draws: Draws, state: State) -> None:
         """Write the state after an update."""
-        generators = {name: _digest_of(place) for name, place in draws.items()}
+        generators = places(draws)
         file = self._write(f"update-{update}", sketches(state))
         self.snapshots.append(Snapshot(update, rates, generators, digests(state), file))
 
@@ -257,6 +257,11 @@ def sample_digests(inputs: Any, targets: Any) -> list[str]:
     """Return one digest for each sample with its target, the same in every framework."""
     columns = [*map(single, leaves(inputs)), *(np.asarray(single(leaf), np.float64) for leaf in leaves(targets))]
     return ["".join(digest(np.asarray(column[i])) for column in columns) for i in range(len(columns[0]))]
+
+
+def places(draws: Draws) -> dict[str, str]:
+    """Return a digest of where each generator stands, by name."""
+    return {name: _digest_of(place) for name, place in draws.items()}
 
 
 def _digest_of(place: Any) -> str:

@@ -16,6 +16,7 @@ from hvdkit.job import random_streams
 from hvdkit.recipe.trees import leaves, map_tree
 from hvdkit.tools.verification.randomness import FROZEN, HIDDEN, KEPT, NONE, REPLAYED
 from hvdkit.tools.verification.storage import Draws
+from hvdkit.torch.random_state import generators_of
 
 _F = torch.nn.functional
 _DROPOUTS = {
@@ -31,20 +32,12 @@ _DROPOUTS = {
 } | {torch.dropout: torch.dropout, torch.alpha_dropout: torch.alpha_dropout}
 
 
-def generators_of(model: Any) -> Iterator[tuple[str, torch.Generator]]:
-    """Yield the generators that modules keep as attributes."""
-    for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if isinstance(value, torch.Generator):
-                yield f"generator {name}.{key}", value
-
-
 def read_draws(model: Any) -> Draws:
     """Return where the generators of Python, NumPy, torch and the model stand."""
     found = {"python and numpy": random_streams.read(), "torch": torch.get_rng_state().numpy().copy()}
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.get_rng_state().numpy().copy()
-    return found | {name: generator.get_state().numpy().copy() for name, generator in generators_of(model)}
+    return found | {f"generator {name}": kept.get_state().numpy().copy() for name, kept in generators_of(model)}
 
 
 def write_draws(model: Any, draws: Draws) -> None:
@@ -54,7 +47,7 @@ def write_draws(model: Any, draws: Draws) -> None:
     if "cuda" in draws:
         torch.cuda.set_rng_state(torch.from_numpy(draws["cuda"]))
     for name, generator in generators_of(model):
-        generator.set_state(torch.from_numpy(draws[name]))
+        generator.set_state(torch.from_numpy(draws[f"generator {name}"]))
 
 
 @contextmanager

@@ -119,6 +119,10 @@ class TorchView(View):
         """Let the generators go on from where they stood."""
         torch_randomness.write_draws(model, draws)
 
+    def saved_generators(self, model: Any) -> list[str]:
+        """Return the names of the generators whose places checkpoints hold."""
+        return list(self.draws(model))
+
     def generators_at(self, seed: int) -> AbstractContextManager[None]:
         """Let all random generators start at a seed inside, and go on afterwards as if nothing had been drawn."""
         return torch_randomness.generators_at(seed)
