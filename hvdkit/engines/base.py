@@ -34,6 +34,7 @@ class Engine(ABC):
     rank: int
     size: int
     control: ControlChannel | None = None
+    part_bytes: ClassVar[int] = 1 << 30
     # the verb that runs, and what rank 0 alone runs, for messages
     _verb: str = ""
     _alone: str = ""
@@ -156,7 +157,7 @@ class Engine(ABC):
         if self.size == 1:
             return value.copy()
         with self.waiting("broadcast"):
-            received = self._do_broadcast(_as_bytes(value).copy(), root)
+            received = self._broadcast(_as_bytes(value).copy(), root)
         return received.view(value.dtype).reshape(value.shape)
 
     def barrier(self) -> None:
@@ -173,7 +174,7 @@ class Engine(ABC):
         with self.waiting("broadcast of an object"):
             length = self._do_broadcast(np.array([len(data)], np.int64).view(np.uint8), root).view(np.int64)[0]
             buffer = data.copy() if self.rank == root else np.zeros(length, np.uint8)
-            return pickle.loads(self._do_broadcast(buffer, root).tobytes())
+            return pickle.loads(self._broadcast(buffer, root).data)
 
     def allgather_object(self, value: Any) -> list[Any]:
         """Return the objects of all ranks, in rank order; they must be picklable."""
@@ -251,15 +252,17 @@ class Engine(ABC):
                 f"{self._verb or signature} is called inside {self._alone}, which runs on rank 0 alone; call it "
                 "outside, on all ranks"
             )
-        digest = np.array([zlib.crc32(signature.encode())], np.int64)
+        digest = zlib.crc32(signature.encode())
         with self.waiting(signature):
-            digests = self._do_allgather(digest.view(np.uint8), [8] * self.size).view(np.int64)
-            if (digests == digest[0]).all():
+            # the largest and the smallest of all, in 16 bytes on any number of ranks
+            highest, lowest = self._do_allreduce(np.array([digest, -digest], np.int64), "max").tolist()
+            if highest == -lowest:
                 return
-            text = np.frombuffer(signature.encode().ljust(200)[:200], np.uint8)
+            # digests tell long signatures apart
+            text = np.frombuffer(f"{digest:08x}{signature}".encode().ljust(200)[:200], np.uint8)
             rows = self._do_allgather(text, [200] * self.size).reshape(self.size, 200)
-        other = next(rank for rank in range(self.size) if digests[rank] != digests[0])
-        first, second = (rows[rank].tobytes().decode().rstrip() for rank in (0, other))
+        other = next(rank for rank in range(self.size) if (rows[rank] != rows[0]).any())
+        first, second = (rows[rank].tobytes().decode(errors="replace").rstrip()[8:] for rank in (0, other))
         raise CollectiveError(
             f"ranks disagree: rank 0 asks for {first}, rank {other} for {second}{_advice(first, second)}"
         )
@@ -270,7 +273,29 @@ class Engine(ABC):
 
     def _gather_bytes(self, value: Array, counts: list[int]) -> Bytes:
         with self.waiting("allgather"):
-            return self._do_allgather(_as_bytes(value), counts)
+            return self._allgather(_as_bytes(value), counts)
+
+    def _broadcast(self, flat: Bytes, root: int) -> Bytes:
+        """Broadcast in parts: MPI counts no more than 2 GiB."""
+        if len(flat) <= self.part_bytes:
+            return self._do_broadcast(flat, root)
+        for start in range(0, len(flat), self.part_bytes):
+            part = slice(start, start + self.part_bytes)
+            flat[part] = self._do_broadcast(flat[part], root)
+        return flat
+
+    def _allgather(self, flat: Bytes, counts: list[int]) -> Bytes:
+        """Gather in rounds of parts."""
+        if sum(counts) <= self.part_bytes:
+            return self._do_allgather(flat, counts)
+        joined, starts = np.empty(sum(counts), np.uint8), np.cumsum([0, *counts])
+        step = max(1, self.part_bytes // self.size)
+        for begin in range(0, max(counts), step):
+            parts = [min(step, max(0, count - begin)) for count in counts]
+            received = np.split(self._do_allgather(flat[begin : begin + step], parts), np.cumsum(parts)[:-1])
+            for start, part in zip(starts, received, strict=False):
+                joined[start + begin : start + begin + len(part)] = part
+        return joined
 
     def _exchange(self, parts: list[Bytes]) -> list[Bytes]:
         """Send one buffer to each rank; return what each rank sent here."""

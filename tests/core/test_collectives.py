@@ -106,6 +106,43 @@ def test_broadcast_takes_the_values_of_its_root_and_leaves_the_argument_alone(ra
             assert received.tolist() == [root + 100.0] * 4
 
 
+@pytest.mark.parametrize("ranks", SEVERAL, indirect=True)
+def test_what_is_larger_than_a_part_is_sent_in_parts(ranks):
+    def body():
+        from hvdkit.engines.base import Engine
+
+        here, rest = world(), np.arange(1001, dtype=np.int32)
+        usual, Engine.part_bytes = Engine.part_bytes, 1000
+        try:
+            sent = here.broadcast(rest + here.rank, root=1).tolist()
+            told = here.broadcast_object({"a": b"x" * 5000, "rank": here.rank}, root=1)
+            rows = here.allgather(rest[: 300 * here.rank] + here.rank).tolist()
+            said = [len(text) for text in here.engine.allgather_object("y" * 2000 * here.rank)]
+        finally:
+            Engine.part_bytes = usual
+        return sent, (len(told["a"]), told["rank"]), rows, said
+
+    size = ranks.combination.size
+    rows = [value + rank for rank in range(size) for value in range(300 * rank)]
+    said = [2000 * rank for rank in range(size)]
+    for sent, told, joined, lengths in ranks.run(body):
+        assert sent == list(range(1, 1002))
+        assert told == (5000, 1)
+        assert joined == rows
+        assert lengths == said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", on("core", engines=("mpi", "torch"), sizes=(2,)), indirect=True)
+def test_two_and_a_half_gibibytes_reach_every_rank(ranks):
+    def body():
+        here, length = world(), 5 << 29
+        received = here.broadcast(np.full(length, 1 + here.rank, np.uint8), root=1)
+        return len(received), int(received[0]), int(received[-1]), bool((received == 2).all())
+
+    assert ranks.run(body) == [(5 << 29, 2, 2, True)] * 2
+
+
 @pytest.mark.parametrize("ranks", EVERYWHERE, indirect=True)
 def test_reduce_gather_and_scatter_serve_the_root(ranks):
     def body(root):
