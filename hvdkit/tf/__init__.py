@@ -7,6 +7,7 @@ from hvdkit.keras_common.devices import default_device, pin
 from hvdkit.keras_common.precision import computing_in
 from hvdkit.keras_common.random_state import read_random_state, write_random_state
 from hvdkit.keras_common.rates.schedules import scale_lr
+from hvdkit.keras_common.state.exporting import export_weights
 from hvdkit.keras_common.state.files import (
     SUFFIX,
     read_saved,
@@ -38,6 +39,7 @@ __all__ = [
     "default_device",
     "distribute",
     "evaluate",
+    "export_weights",
     "gather",
     "init",
     "make_trainer",

@@ -7,6 +7,7 @@ from hvdkit.torch.checkpointing import read_saved, restore, save, snapshot, take
 from hvdkit.torch.devices import default_device, init, pin
 from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.evaluation import evaluate
+from hvdkit.torch.exporting import export_weights
 from hvdkit.torch.precision import computing_in
 from hvdkit.torch.random_state import read_random_state, seed_all, write_random_state
 from hvdkit.torch.rates import warmup
@@ -30,6 +31,7 @@ __all__ = [
     "default_device",
     "distribute",
     "evaluate",
+    "export_weights",
     "gather",
     "init",
     "make_trainer",

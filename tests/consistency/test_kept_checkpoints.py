@@ -174,3 +174,28 @@ def test_files_inside_epochs_are_refused_where_no_run_can_go_on_from_them(ranks,
 
     (refused,) = ranks.run(body, str(tmp_path))
     assert "Checkpoint.every_steps must be None: keras can only begin whole epochs" in refused
+
+
+@pytest.mark.parametrize("ranks", but_horovod(pairs()), indirect=True)
+def test_exported_weights_are_read_by_safetensors_alone(ranks, tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+    def body(framework, path):
+        import case_parts as parts
+
+        hk = parts.verbs(framework)
+        hk.init()
+        model = parts.net(framework)
+        if framework != "torch":
+            model(parts.samples(2)[0])
+        hk.broadcast(model)
+        hk.export_weights(path, model)
+        state = model.state_dict() if framework == "torch" else {}
+        named = state or {getattr(each, "path", each.name).split(":")[0]: each for each in model.variables}
+        return {name: value.numpy().tolist() for name, value in named.items()}
+
+    from safetensors.numpy import load_file
+
+    path = tmp_path / "weights.safetensors"
+    first, _ = ranks.run(body, ranks.combination.framework, str(path))
+    assert {name: value.tolist() for name, value in load_file(path).items()} == first
