@@ -269,8 +269,11 @@ def test_s04_a_rank_that_does_not_come_to_init_is_named_and_ends_the_job(launch,
     assert ended_in_time(launch, promised)
 
 
-def test_s04_a_rank_that_ends_before_init_is_named(launch, promised, engine):
-    done = launch("-np", 2, "--engine", engine, launch.script(LATE.format(action="sys.exit()")))
+@pytest.mark.parametrize("after", [0, 4])
+def test_s04_a_rank_that_ends_before_init_is_named(launch, promised, engine, after):
+    # a rank that already waits makes some launchers end the job on their own
+    action = f"time.sleep({after}); open('failing', 'w').close(); sys.exit()"
+    done = launch("-np", 2, "--engine", engine, launch.script(LATE.format(action=action)))
     assert done.returncode != 0
     last = "hvdkit: error: rank 1: it has ended before init(), where rank 0 waits for it"
     assert done.stderr.splitlines()[-1] == last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,16 +45,27 @@ class Arrivals:
         found = (self._at(gate, now) for gate in (INIT, FIRST_COLLECTIVE))
         return next((each for each in found if each is not None), None)
 
+    def who_left(self, gone: Collection[int]) -> Absent | None:
+        """Return the rank that ended where others waited for it; asked once nobody can come late any more.
+
+        Args:
+            gone: Ranks whose script has ended without an error.
+        """
+        for gate in (INIT, FIRST_COLLECTIVE):
+            waiting, absent = self._here_and_not(gate)
+            left = next((rank for rank in absent if rank in gone), None)
+            if waiting and left is not None:
+                return _left(left, gate, min(waiting, key=waiting.__getitem__))
+        return None
+
     def _at(self, gate: Gate, now: float) -> str | Absent | None:
-        behind = self._with(f"behind-{gate.name}")
-        waiting = {rank: since for rank, since in self._with(f"at-{gate.name}").items() if rank not in behind}
+        waiting, absent = self._here_and_not(gate)
         if not waiting:
             return None
-        absent = [rank for rank in range(self._size) if rank not in waiting and rank not in behind]
         first, since = min(waiting.items(), key=lambda entry: entry[1])
         left = next((rank for rank in absent if now - self._gone_since.get(rank, now) > LEFT_SECONDS), None)
         if left is not None:
-            return Absent(left, f"it has ended before {gate.words}, where rank {first} waits for it")
+            return _left(left, gate, first)
         waited = now - since
         if gate.ends and waited > self._limits.stuck:
             who, what = (absent[0], "has not come to") if absent else (first, "cannot leave")
@@ -65,6 +76,12 @@ class Arrivals:
             return f"rank {first} has waited {waited:.0f} s in {gate.words}; {late}"
         return None
 
+    def _here_and_not(self, gate: Gate) -> tuple[dict[int, float], list[int]]:
+        """Return since when ranks wait at a gate, and the ranks that have not come to it."""
+        behind = self._with(f"behind-{gate.name}")
+        waiting = {rank: since for rank, since in self._with(f"at-{gate.name}").items() if rank not in behind}
+        return waiting, [rank for rank in range(self._size) if rank not in waiting and rank not in behind]
+
     def _with(self, what: str) -> dict[int, float]:
         found = {}
         for path in self._folder.glob(f"{what}-*"):
@@ -73,3 +90,7 @@ class Arrivals:
             except OSError:
                 continue
         return found
+
+
+def _left(rank: int, gate: Gate, first: int) -> Absent:
+    return Absent(rank, f"it has ended before {gate.words}, where rank {first} waits for it")

@@ -188,12 +188,14 @@ class _Run:
         if now - self._looked < _LOOK_SECONDS or not self._start.is_local:
             return
         self._looked = now
-        ended = [int(path.name.removeprefix("ended-")) for path in self._folder.glob("ended-*")]
-        found = self._arrivals.look(ended)
+        found = self._arrivals.look(self._ended())
         if isinstance(found, Absent):
             self._lose(found.rank, 1, found.message)
         elif found is not None:
             _say(f"hvdkit: {found}\n")
+
+    def _ended(self) -> list[int]:
+        return [int(path.name.removeprefix("ended-")) for path in self._folder.glob("ended-*")]
 
     def _warn_of_the_time(self) -> None:
         """Tell ranks once that the scheduler's time is nearly up."""
@@ -223,6 +225,11 @@ class _Run:
             return Outcome(128 + self._signal, f"ended by {signal.Signals(self._signal).name}", final=True)
         recorded = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
         failures = [*recorded, *self._lost.values()]
+        if all(failure["secondary"] for failure in failures):
+            # a launcher may end the others sooner than they are missed here
+            quiet = set(self._ended()) - {failure["rank"] for failure in failures}
+            if left := self._arrivals.who_left(quiet):
+                return Outcome(1, f"rank {left.rank}: {left.message}")
         if failures:
             return _of_failure(min(failures, key=_order))
         code = self._launcher.returncode
