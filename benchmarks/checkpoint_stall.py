@@ -73,7 +73,10 @@ def main(batch: int, rounds: int) -> None:
         trainer.fit()
     world = trainer.world
     if world.is_root:
-        copy, (without, with_file) = statistics.median(observer.copies), map(statistics.median, observer.epochs.values())
+        copy, (without, with_file) = (
+            statistics.median(observer.copies),
+            map(statistics.median, observer.epochs.values()),
+        )
         click.echo(f"resnet34, batch {batch}, {STEPS} steps, {world.size} process(es)")
         click.echo(f"epoch without a file {without:.2f} s, with one {with_file:.2f} s: {with_file / without - 1:+.2%}")
         click.echo(f"training waits for the copy {copy:.3f} s, {copy / without:.2%} of an epoch")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy.testing  # noqa: F401 - it starts a process where it is first imported
 import pytest
+import signals
 from limits import Calibration
 from ranks import Combination, Pool
 
@@ -56,15 +56,9 @@ START_GUARD = StartGuard()
 
 
 def pytest_configure() -> None:
-    """Let processes that tests start hear signals that this one ignores, as it does in the background or under nohup.
-
-    What a process ignores its children ignore; a handler of its own they do not inherit. And give them a home, without
-    which no command of Open MPI runs.
-    """
+    """Give processes that tests start all signals, and a home, without which no command of Open MPI runs."""
     ensure_home()
-    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        if signal.getsignal(signum) is signal.SIG_IGN:
-            signal.signal(signum, lambda *_: None)
+    signals.hear_all()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -16,7 +16,10 @@ from typing import Any
 
 import click
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "support"), str(TESTS.parent)]
+
+import signals  # noqa: E402
 
 from faults.catalogue import ALL, FAULTS  # noqa: E402
 from faults.jobs import run  # noqa: E402
@@ -32,6 +35,7 @@ from hvdkit.engines.table import serving  # noqa: E402
 @click.argument("names", nargs=-1)
 def main(table: bool, frameworks: str, engines: str, file: Path | None, names: tuple[str, ...]) -> None:
     """Run faults; exit with 1 if one is not taken as it should be."""
+    signals.hear_all()
     results: dict[str, Any] = json.loads(file.read_text()) if file is not None and file.exists() else {}
     for name in names or (*FAULTS, *KILLS):
         for column in _columns(frameworks.split(","), engines.split(",")):

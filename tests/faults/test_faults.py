@@ -19,7 +19,9 @@ pytestmark = pytest.mark.processes
 
 
 def _may_mount():
-    return shutil.which("unshare") and not subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode
+    return (
+        shutil.which("unshare") and not subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode
+    )
 
 
 @pytest.mark.parametrize("combination", [*LOOPS, *slowly(on("keras", ("mpi",)))])
