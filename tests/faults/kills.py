@@ -90,7 +90,8 @@ def _result(found: list[str]) -> Result:
     return Result(None, 0, "", missing, 0, missing)
 
 
+WRITERS_KILLED = f"{WRITERS} kills of a process that writes files"
 KILLS = {
-    f"{WRITERS} kills of a process that writes files": _kill_writers,
+    WRITERS_KILLED: _kill_writers,
     f"{TRAININGS} kills of a training, which then goes on": _kill_trainings,
 }
