@@ -44,6 +44,7 @@ class _Here:
     rank: int | None = None
     announcer: Announcer | None = None
     cause: HvdkitError | None = None
+    gave_way = False
     recording = threading.Lock()
     work: ClassVar[set[Callable[[float], None]]] = set()
 
@@ -115,10 +116,17 @@ def last_words(text: str, rank: int) -> str:
     return f"hvdkit: error: {text}\n" if own else f"hvdkit: error: {text}; rank {rank} ends too\n"
 
 
+def give_way() -> None:
+    """Wait a moment, once, if another rank may be the cause of an error here: it is named then, and ends this one."""
+    if _Here.announcer is not None and not _Here.gave_way:
+        _Here.gave_way = True
+        _Here.announcer.give_way()
+
+
 def leave(error: BaseException) -> NoReturn:
     """Show an error, record it, tell the other ranks, and end this process without waiting for anybody."""
     if _Here.announcer is not None:
-        _Here.announcer.give_way()
+        give_way()
         # ranks often fail at the same time: another's failure must not be shown, or recorded, over this one
         if not _Here.announcer.stand_down():
             # the control channel's thread is about to end this process

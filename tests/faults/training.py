@@ -49,6 +49,12 @@ class Faulty(Observer):
     def on_fit_begin(self, trainer: Any) -> None:
         (HERE / f"rank-{trainer.world.rank}").write_text(f"{os.getpid()} {os.getppid()}")
 
+    def on_epoch_begin(self, trainer: Any) -> None:
+        # Keras's own fit shows no batches
+        if FRAMEWORK == "keras" and trainer.epoch == 1 and trainer.world.rank == 1 and FAULT == "raise_before_a_step":
+            mark()
+            raise ValueError("planted")
+
     def on_batch(self, trainer: Any, batch: Any) -> None:
         if self.is_due and FAULT == "raise_before_a_step":
             mark()

@@ -285,3 +285,25 @@ def test_limits_are_seconds(launch, option):
     done = launch("-np", 2, option, "-1", launch.script(""))
     assert done.returncode != 0
     assert done.stderr.splitlines() == [f"hvdkit: error: {option} -1: give a number of seconds above 0"]
+
+
+BROKEN = """
+import hvdkit
+world = hvdkit.init()
+world.barrier()
+if rank == 1:
+    open("failing", "w").close()
+    sys.exit()
+# as a graph does whose sum breaks off: it has said that it waits, and its error leaves no chance to take that back
+world.engine.control.begin("the reduction of gradients")
+time.sleep(0.5)
+raise RuntimeError("the sum broke off")
+"""
+
+
+@pytest.mark.mpi
+def test_s15_a_rank_whose_sum_breaks_off_lets_the_one_be_named_that_has_left(launch, promised):
+    done = launch("-np", 2, "--engine", "mpi", launch.script(BROKEN))
+    last = "hvdkit: error: rank 1: it has left the job while rank 0 waits in the reduction of gradients"
+    assert done.stderr.splitlines()[-1] == last
+    assert ended_in_time(launch, promised)

@@ -42,6 +42,7 @@ def main(parent: int, arguments: list[str]) -> None:
         failures.record("interrupted", 130, secondary=True)
         raise SystemExit(130) from None
     except BaseException as error:  # noqa: BLE001 - recorded, then shown by the hook
+        failures.give_way()
         # whatever hook the script has put in place, the failure is recorded first
         trace = _script_frames(error.__traceback__)
         secondary = isinstance(error, RankFailedError)
