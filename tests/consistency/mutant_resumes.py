@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,12 @@ def _restore_without_statistics(here: Any) -> None:
     training.Trainer._continue = changed  # type: ignore[method-assign]
 
 
-@mutant("checkpoint", model=nets(False, dropout=True))
+# Keras 2 hides where its generators stand
+KERAS = next((found.version for found in importlib.metadata.distributions(name="keras")), "")
+SHOWN = ("torch",) if KERAS.startswith("2.") else ("torch", "tf", "keras")
+
+
+@mutant("checkpoint", SHOWN, model=nets(False, dropout=True))
 def random_state_not_restored() -> None:
     """A resumed run draws its dropout masks from the start of the stream again, on the last rank."""
     take = training.Trainer._take_random_state
