@@ -95,7 +95,7 @@ FAULTS: dict[str, Fault] = {
     "one_step_less": Fault("one step less on a rank"),
     "another_shape": Fault("another shape in a collective", names="disagree"),
     "another_order": Fault("another order of collectives", names="disagree"),
-    "collective_on_rank_0_alone": Fault("a collective inside `if rank == 0`", names="rank"),
+    "collective_on_rank_0_alone": Fault("a collective inside `if rank == 0`", names="waits in barrier"),
     "nan_on_a_rank": Fault("NaN in one rank's loss", names="NaN"),
     "disk_full": Fault("the disk of the checkpoints is full", names="No space left on device", files=0),
     "read_only": Fault("the folder of the checkpoints is read-only", names="Read-only file system", files=0),

@@ -47,7 +47,7 @@ def kill_a_writer(seconds: float) -> str:
 
 
 def kill_a_training(framework: str, engine: str, seconds: float, whole: str) -> str:
-    """Kill every process of a training that saves after each update, let it go on, and compare it with a whole one."""
+    """Kill every process of a training that saves whenever it can, let it go on, and compare it with a whole one."""
     with tempfile.TemporaryDirectory() as folder:
         job = FaultyJob(Path(folder))
         arguments = [framework, "killed_at_random", str(job.folder / "checkpoints")]
@@ -70,7 +70,8 @@ def whole_training(framework: str, engine: str) -> str:
     """Return the digest of the weights of a training that nobody disturbs."""
     with tempfile.TemporaryDirectory() as folder:
         job = FaultyJob(Path(folder))
-        job.start(engine, (), [framework, "killed_at_random", str(job.folder / "checkpoints")]).wait(ENDED_SECONDS)
+        arguments = [framework, "killed_at_random", str(job.folder / "checkpoints")]
+        assert job.start(engine, (), arguments).wait(ENDED_SECONDS) == 0
         return (job.folder / "weights").read_text()
 
 

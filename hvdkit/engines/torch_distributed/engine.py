@@ -40,7 +40,7 @@ class TorchDistributedEngine(Engine):
         if self._own_group:
             self._start(launched)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._groups: list[Any] = [dist.group.WORLD]
+        self._groups: list[Any] = []
         self._users: list[weakref.ref[object]] = []
 
     def _start(self, launched: bool) -> None:
@@ -53,7 +53,8 @@ class TorchDistributedEngine(Engine):
     def group_for(self, user: object) -> Any:
         """Return a process group that no other living user has on any rank; called by all ranks.
 
-        Two users of one group would have to start their collectives in the same order on all ranks.
+        Two users of one group would have to start their collectives in the same order on all ranks. The group of all
+        is the engine's own: Gloo aborts the process where a rank sums gradients and another is at a barrier.
         """
         mine = {number for number, held in enumerate(self._users) if held() is not None}
         taken = set().union(*self.allgather_object(mine))
