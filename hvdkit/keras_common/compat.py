@@ -272,9 +272,8 @@ def global_generator(make: bool = False) -> Any:
     if not is_keras3():
         return None
     if make:
-        from keras.src.random.seed_generator import global_seed_generator
-
-        global_seed_generator()
+        # a first draw does; whoever asks for it sets where it stands
+        keras().random.uniform(())
     from keras.src.backend.common import global_state
 
     return getattr(global_state.get_global_attribute("global_seed_generator"), "state", None)
