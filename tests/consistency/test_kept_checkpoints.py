@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cells import alone, pairs
-from ranks import but_horovod
+from ranks import UNDER_KERAS_2, but_horovod
 
 LOOPS = but_horovod(pairs(("torch", "tf")))
 
@@ -64,6 +64,7 @@ def test_files_inside_epochs_are_gone_on_from_as_if_nothing_had_been(ranks, tmp_
     assert again[0][3] == whole[0][3]
 
 
+@pytest.mark.skipif(bool(UNDER_KERAS_2), reason="Keras 2 hides where its generators stand")
 @pytest.mark.parametrize("ranks", but_horovod(pairs()), indirect=True)
 def test_dropout_goes_on_where_it_was_on_every_rank(ranks, tmp_path):
     def body(framework, folder):
