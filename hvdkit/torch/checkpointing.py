@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import pickle
@@ -70,7 +71,10 @@ def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return type(value)((key, _copied(entry)) for key, entry in value.items())
+        # a state dict carries the versions of its layers as an attribute
+        copied = copy.copy(value)
+        copied.update((key, _copied(entry)) for key, entry in value.items())
+        return copied
     if type(value) in (list, tuple):
         return type(value)(_copied(entry) for entry in value)
     return value

@@ -327,3 +327,23 @@ def test_e06_a_compiled_model_and_a_plain_one_read_each_others_files(ranks, tmp_
 
     for names, due in ranks.run(body, str(tmp_path)):
         assert names == {"compiled.pt": due, "plain.pt": due}
+
+
+@pytest.mark.parametrize("ranks", ONE, indirect=True)
+def test_a_file_that_is_written_later_holds_the_versions_of_layers_too(ranks, tmp_path):
+    def body(folder):
+        import torch
+
+        import hvdkit.torch as hk
+
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        hk.save(f"{folder}/now.pt", model, optimizer)
+        hk.snapshot(f"{folder}/later.pt", model, optimizer)()
+        hk.init().barrier()
+        now, later = (torch.load(f"{folder}/{name}.pt", weights_only=True)["model"] for name in ("now", "later"))
+        return dict(now._metadata), dict(getattr(later, "_metadata", {}))
+
+    for now, later in ranks.run(body, str(tmp_path)):
+        assert now["1"] == {"version": 2}
+        assert later == now
