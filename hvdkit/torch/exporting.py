@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
-from hvdkit.errors import CheckpointError
-from hvdkit.job import world as worlds
 from hvdkit.job.collective import on_all_ranks
-from hvdkit.job.files import write_atomically
+from hvdkit.job.exporting import export_on_root
 from hvdkit.torch.synchronising import synchronise_statistics
 from hvdkit.torch.tensors import original
 
@@ -24,11 +24,9 @@ def export_weights(path: str, model: torch.nn.Module) -> None:
     """
     synchronise_statistics(model)
 
-    def export() -> None:
-        try:
-            from safetensors.torch import save_model
-        except ImportError as error:
-            raise CheckpointError("export_weights needs the package safetensors: pip install safetensors") from error
-        write_atomically(path, lambda file: save_model(original(model), str(file)))
+    def save(file: Path) -> None:
+        from safetensors.torch import save_model
 
-    worlds.current().root_only(export)
+        save_model(original(model), str(file))
+
+    export_on_root(path, save)

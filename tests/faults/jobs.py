@@ -14,15 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import job_processes
+
 from faults.catalogue import ENDS, FAULTS, Fault
 from hvdkit.errors import CheckpointError
 from hvdkit.job import manifest
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("training.py")
 STARTED_SECONDS, ENDED_SECONDS = 120.0, 120.0
 EPOCHS = 3
-_OTHER_LAUNCHERS = ("OMPI_", "PMI", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK", "WORLD_SIZE")
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,11 @@ class FaultyJob:
     def start(self, engine: str, options: Sequence[str], arguments: list[str]) -> subprocess.Popen[bytes]:
         """Start the training on two processes."""
         command = [sys.executable, "-m", "hvdkit", "run", "-np", "2", "--engine", engine, *options]
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(_OTHER_LAUNCHERS)}
-        path = os.pathsep.join(filter(None, (str(ROOT), clean.get("PYTHONPATH"))))
         with open(self.folder / "stderr", "wb") as stderr:
             self.launcher = subprocess.Popen(
                 [*command, str(SCRIPT), *arguments],
                 cwd=self.folder,
-                env={**clean, "PYTHONPATH": path, "JOB_TOKEN": self.token},
+                env=job_processes.environment(self.token),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -83,13 +81,7 @@ class FaultyJob:
 
     def processes(self) -> list[int]:
         """Return the living processes of the job."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, IndexError):
-                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-                if state not in "ZX" and f"JOB_TOKEN={self.token}".encode() in (path / "environ").read_bytes():
-                    found.append(int(path.name))
-        return found
+        return list(job_processes.processes(self.token))
 
     def pid_of(self, which: str) -> int:
         """Return the process id of ``launcher``, ``rank N`` or ``supervisor N``."""

@@ -10,7 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from faults.jobs import ENDED_SECONDS, ROOT, FaultyJob, Result, lost
+from job_processes import ROOT
+
+from faults.jobs import ENDED_SECONDS, FaultyJob, Result, lost
 from hvdkit.job.files import epoch_files, read_arrays
 
 WRITERS, TRAININGS = 200, 10

@@ -9,10 +9,10 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import job_processes
 import pytest
 from limits import HANG_SECONDS, PROMISED_SECONDS
 
-REPOSITORY = Path(__file__).parents[2]
 RANK = """
 import os, sys, time
 names = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
@@ -46,11 +46,7 @@ class Launch:
         return name
 
     def environment(self, **changes):
-        # a launcher around the tests, or the machine's thread settings, are not the job's
-        names = ("OMPI_", "PMI", "HOROVOD_", "HVDKIT_", "OMP_NUM", "MKL_NUM", "TF_NUM", "RANK", "WORLD_SIZE")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-        path = os.pathsep.join(filter(None, (str(REPOSITORY), clean.get("PYTHONPATH"))))
-        return {**clean, "PYTHONPATH": path, "JOB_TOKEN": self.token, **changes}
+        return job_processes.environment(self.token, **changes)
 
     def start(self, *arguments, env=None, **options):
         command = [sys.executable, "-m", "hvdkit", "run", *map(str, arguments)]
@@ -77,17 +73,7 @@ class Launch:
 
     def processes(self):
         """Return the living processes that carry this job's token, with their command lines."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                ours = f"JOB_TOKEN={self.token}".encode() in (folder / "environ").read_bytes()
-                zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (OSError, IndexError):
-                continue
-            if ours and not zombie:
-                found[int(folder.name)] = command
-        return found
+        return job_processes.processes(self.token)
 
     def wait_until(self, condition):
         """Wait until a condition holds; fail after the time that guards against a hang."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hvdkit.errors import CheckpointError
-from hvdkit.job import world as worlds
 from hvdkit.job.collective import on_all_ranks
-from hvdkit.job.files import write_atomically
+from hvdkit.job.exporting import export_on_root
 from hvdkit.keras_common.compat import name_of, to_numpy
 from hvdkit.keras_common.state.files import synchronise_statistics
 from hvdkit.keras_common.state.variables import model_variables
@@ -26,15 +26,13 @@ def export_weights(path: str, model: Any) -> None:
     """
     synchronise_statistics(model)
 
-    def export() -> None:
-        try:
-            from safetensors.numpy import save_file
-        except ImportError as error:
-            raise CheckpointError("export_weights needs the package safetensors: pip install safetensors") from error
+    def save(file: Path) -> None:
+        from safetensors.numpy import save_file
+
         variables = list(model_variables(model).values())
         arrays = {name_of(variable).split(":")[0]: to_numpy(variable) for variable in variables}
         if len(arrays) < len(variables):
             raise CheckpointError("export_weights: variables of the model have the same path; give layers names")
-        write_atomically(path, lambda file: save_file(arrays, str(file)))
+        save_file(arrays, str(file))
 
-    worlds.current().root_only(export)
+    export_on_root(path, save)

@@ -33,8 +33,8 @@ def save(path: str, model: Any, optimizer: Any = None, **state: Any) -> None:
     Raises:
         CheckpointError: The file cannot be written; on every rank.
     """
-    world = worlds.current()
-    world.root_only(snapshot(path, model, optimizer, **state))
+    variables, state = _content(model, optimizer, state)
+    worlds.current().root_only(lambda: write_arrays(path, read(variables), state))
 
 
 @on_all_ranks
@@ -46,14 +46,18 @@ def snapshot(path: str, model: Any, optimizer: Any = None, **state: Any) -> Call
     Raises:
         CheckpointError: When it is called: the file cannot be written.
     """
-    synchronise_statistics(model)
-    world = worlds.current()
-    state = with_rate_factor(world, state)
-    if not world.is_root:
+    variables, state = _content(model, optimizer, state)
+    if not worlds.current().is_root:
         return lambda: None
-    variables = model_variables(model) | (optimizer_variables(optimizer) if optimizer is not None else {})
     arrays = {name: np.array(value) for name, value in read(variables).items()}
     return lambda: write_arrays(path, arrays, state)
+
+
+def _content(model: Any, optimizer: Any, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the variables that a file holds, and its state."""
+    synchronise_statistics(model)
+    variables = model_variables(model) | (optimizer_variables(optimizer) if optimizer is not None else {})
+    return variables, with_rate_factor(worlds.current(), state)
 
 
 @on_all_ranks

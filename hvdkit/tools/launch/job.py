@@ -225,6 +225,9 @@ class _Run:
             return Outcome(128 + self._signal, f"ended by {signal.Signals(self._signal).name}", final=True)
         recorded = [json.loads(path.read_text()) for path in self._folder.glob("failure-*.json")]
         failures = [*recorded, *self._lost.values()]
+        code = self._launcher.returncode
+        if not failures and code == 0:
+            return Outcome(0)
         if all(failure["secondary"] for failure in failures):
             # a launcher may end the others sooner than they are missed here
             quiet = set(self._ended()) - {failure["rank"] for failure in failures}
@@ -232,9 +235,6 @@ class _Run:
                 return Outcome(1, f"rank {left.rank}: {left.message}")
         if failures:
             return _of_failure(min(failures, key=_order))
-        code = self._launcher.returncode
-        if code == 0:
-            return Outcome(0)
         self._own_words.seek(0)
         sys.stderr.write(self._own_words.read().decode(errors="replace"))
         ended = f"exit code {code}" if code > 0 else signal.Signals(-code).name
