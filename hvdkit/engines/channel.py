@@ -17,12 +17,14 @@ class Channel(ABC):
     Attributes:
         fp16: Whether half precision can be summed.
         bf16: Whether bfloat16 can be summed.
+        recordable: Whether a recorded update can hold its reductions, which then happen on the device alone.
         is_root: Whether this is rank 0.
         kept: What its users keep for as long as it is open.
     """
 
     fp16 = True
     bf16 = False
+    recordable = False
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -50,6 +52,9 @@ class Channel(ABC):
     def allreduce(self, flat: Any) -> Any:
         """Sum a flat tensor over all ranks and wait for it."""
         return self.wait(self.start_allreduce(flat))
+
+    def note_replay(self) -> None:  # noqa: B027 - most channels have nothing to follow
+        """Note that recorded reductions are under way on the device."""
 
     def start_adasum(self, flat: Any) -> Any:
         """Start to combine a flat tensor of all ranks by Adasum; offered by those that pass :meth:`check_adasum`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -51,6 +52,7 @@ class World:
         self.rank, self.size = engine.rank, engine.size
         self.local_rank, self.local_size, self.node, self.nodes = engine.placement() or self._gathered_placement()
         self._control: ControlChannel | None = None
+        self._before_leaving: list[weakref.WeakMethod[Callable[[], None]]] = []
         if not engine.placement():
             self.connect()
 
@@ -144,6 +146,10 @@ class World:
             raise problem
         return result
 
+    def before_leaving(self, action: Callable[[], None]) -> None:
+        """Call a method when the job is left, before its engine is shut down, if its object is still there."""
+        self._before_leaving.append(weakref.WeakMethod(action))
+
     def shutdown(self) -> None:
         """Leave the job in good order; called by all ranks, and by itself at exit."""
         global _current
@@ -153,6 +159,10 @@ class World:
         _current = None
         if self._control is not None:
             self._control.leave()
+        for held in self._before_leaving:
+            action = held()
+            if action is not None:
+                action()
         self._engine.shutdown()
 
 

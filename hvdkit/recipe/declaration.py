@@ -67,6 +67,8 @@ class Recipe:
             the loss is scaled, and all ranks skip an update whose reduced gradient is not finite. Keras takes it as the
             dtype policy under which the model is built.
         compile: Compile the model, by ``torch.compile`` (torch only).
+        cuda_graphs: ``auto`` records the whole update as a CUDA graph on a GPU where that can be done, and says where
+            it cannot; True demands it, as far as that is known before the first update (torch only).
         observers: What watches the run beside history, progress and checkpoints.
         guard: Compare data and weights between ranks now and then, and stop where they differ.
 
@@ -88,6 +90,7 @@ class Recipe:
     stop_at: Mapping[str, float | tuple[str, float]] | None = None
     precision: str = "fp32"
     compile: bool = False
+    cuda_graphs: bool | str = "auto"
     observers: tuple[Any, ...] = ()
     guard: bool = True
     init: Init | None = field(default_factory=Init)
@@ -114,6 +117,8 @@ class Recipe:
         self._check_scheduler()
         one_of(self, "precision", PRECISIONS)
         true_or_false(self, "compile")
+        if self.cuda_graphs != "auto":
+            true_or_false(self, "cuda_graphs")
         true_or_false(self, "guard")
         self._check_steps()
         self._check_stop_at()

@@ -21,7 +21,7 @@ _FIELDS = (
     "distribute",
 )
 # a run may go on with others: the global batch is kept, and how batches are read changes no number
-_FREE = ("distribute.accumulate", "shard.workers", "shard.prefetch", "shard.pin_memory")
+_FREE = ("distribute.accumulate", "shard.workers", "shard.prefetch", "shard.pin_memory", "shard.on_device")
 
 
 def fingerprint(recipe: Recipe, framework: str) -> dict[str, str]:

@@ -63,6 +63,8 @@ class Shard:
         workers: Loader processes for each process (torch only).
         prefetch: Batches prepared ahead: per worker in torch, in all in ``tf.data``.
         pin_memory: ``auto`` pins host memory when the device is a GPU (torch only).
+        on_device: ``auto`` holds neutral arrays on the GPU if they take up to a quarter of what is free on it, and
+            gathers batches there; True demands it (torch only).
     """
 
     shuffle: bool = True
@@ -70,14 +72,16 @@ class Shard:
     workers: int = 0
     prefetch: int = 2
     pin_memory: bool | str = "auto"
+    on_device: bool | str = "auto"
 
     def __post_init__(self) -> None:
         true_or_false(self, "shuffle")
         one_of(self, "uneven", UNEVEN)
         whole(self, "workers", 0)
         whole(self, "prefetch", 1)
-        if self.pin_memory != "auto":
-            true_or_false(self, "pin_memory")
+        for name in ("pin_memory", "on_device"):
+            if getattr(self, name) != "auto":
+                true_or_false(self, name)
 
 
 @dataclass(frozen=True)

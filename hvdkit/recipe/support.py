@@ -6,7 +6,7 @@ from typing import Any
 
 from hvdkit.errors import RecipeError
 from hvdkit.recipe.declaration import Recipe
-from hvdkit.recipe.steps import Distribute
+from hvdkit.recipe.steps import Distribute, Shard
 
 _TORCH_ONLY = ("gradient_predivide", "reduction", "sync_batchnorm")
 _REASONS = {
@@ -17,6 +17,8 @@ _REASONS = {
     "optimizer=lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 1000))",
     "Recipe.compile": "Keras compiles the training step by itself, but for XLA on TensorFlow, which cannot compile the "
     "reduction of gradients",
+    "Recipe.cuda_graphs": "Keras and TensorFlow give the GPU its work in their own way",
+    "Shard.on_device": "Keras and TensorFlow bring batches to the device in their own way",
 }
 
 
@@ -28,7 +30,12 @@ def check_served(recipe: Recipe, framework: str) -> None:
     """
     if framework == "torch":
         return
-    asked = {"Recipe.compile": recipe.compile, "Recipe.scheduler": recipe.scheduler is not None}
+    asked = {
+        "Recipe.compile": recipe.compile,
+        "Recipe.cuda_graphs": recipe.cuda_graphs is True,
+        "Recipe.scheduler": recipe.scheduler is not None,
+        "Shard.on_device": recipe.shard is not None and recipe.shard.on_device is True,
+    }
     for name in _TORCH_ONLY:
         given = getattr(recipe.distribute, name, getattr(Distribute, name))
         asked[f"Distribute.{name}"] = given != getattr(Distribute, name)
@@ -55,3 +62,8 @@ def check_keras_compression(compression: str) -> None:
 def torch_only(settings: Distribute, framework: str) -> dict[str, Any]:
     """Return those arguments of ``distribute`` that only torch takes."""
     return {name: getattr(settings, name) for name in _TORCH_ONLY} if framework == "torch" else {}
+
+
+def shard_torch_only(settings: Shard, framework: str) -> dict[str, Any]:
+    """Return those arguments of ``shard`` that only torch takes."""
+    return {"on_device": settings.on_device} if framework == "torch" else {}

@@ -8,6 +8,7 @@ from hvdkit.torch.devices import default_device, init, pin
 from hvdkit.torch.distribution import compression_losses, distribute, no_sync, synchronize
 from hvdkit.torch.evaluation import evaluate
 from hvdkit.torch.exporting import export_weights
+from hvdkit.torch.graphs.capturing import capture
 from hvdkit.torch.precision import computing_in
 from hvdkit.torch.random_state import read_random_state, seed_all, write_random_state
 from hvdkit.torch.rates import warmup
@@ -26,6 +27,7 @@ __all__ = [
     "broadcast",
     "build_model",
     "build_optimizer",
+    "capture",
     "compression_losses",
     "computing_in",
     "default_device",

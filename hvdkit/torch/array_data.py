@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ class ArrayDataset(Dataset[Any]):
 
     In a pair ``(inputs, targets)`` that goes for the inputs, and integer targets come out as int64. In other trees it
     goes for all images, and integers of one axis, such as labels, come out as int64.
+
+    Attributes:
+        tree: The arrays.
+        targets: Those of a pair.
     """
 
     def __init__(self, data: Any) -> None:
         self._samples = samples_of(data)
         pair = isinstance(data, tuple) and len(data) == 2
-        self._tree: Any = (map_tree(_input, data[0]), map_tree(_target, data[1])) if pair else of_arrays(_part, data)
-        self.targets = map_tree(lambda part: part.tensor, self._tree[1]) if pair else None
+        self.tree: Any = (map_tree(_input, data[0]), map_tree(_target, data[1])) if pair else of_arrays(_part, data)
+        self.targets = map_tree(lambda part: part.tensor, self.tree[1]) if pair else None
 
     def __len__(self) -> int:
         return self._samples
@@ -33,7 +38,24 @@ class ArrayDataset(Dataset[Any]):
         return of_arrays(lambda part: part[0], self.__getitems__([index]))
 
     def __getitems__(self, indices: list[int]) -> Any:
-        return of_arrays(lambda part: part.take(indices), self._tree)
+        return self.gather(torch.as_tensor(indices))
+
+    def gather(self, places: torch.Tensor, *, pinned: bool = False) -> Any:
+        """Return the samples at places (int64, where the data lie), in memory that a GPU can copy from if asked for."""
+        return of_arrays(lambda part: part.take(places, pinned), self.tree)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        sizes: list[int] = []
+        of_arrays(lambda part: sizes.append(part.tensor.nbytes), self.tree)
+        return sum(sizes)
+
+    def on(self, device: torch.device) -> ArrayDataset:
+        """Return the same data on a device."""
+        other = copy.copy(self)
+        other.tree = of_arrays(lambda part: part.on(device), self.tree)
+        return other
 
 
 class _Rows:
@@ -43,8 +65,14 @@ class _Rows:
         self.tensor, self._permuted = tensor, permuted
         self.ndim = tensor.ndim
 
-    def take(self, indices: list[int]) -> torch.Tensor:
-        rows = self.tensor[indices]
+    def on(self, device: torch.device) -> _Rows:
+        return _Rows(self.tensor.to(device), permuted=self._permuted)
+
+    def take(self, places: torch.Tensor, pinned: bool) -> torch.Tensor:
+        rows = None
+        if pinned:
+            rows = torch.empty((len(places), *self.tensor.shape[1:]), dtype=self.tensor.dtype, pin_memory=True)
+        rows = torch.index_select(self.tensor, 0, places, out=rows)
         return channels_first(rows) if self._permuted else rows
 
 

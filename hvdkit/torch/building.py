@@ -11,7 +11,7 @@ from hvdkit.errors import DataError, RecipeError
 from hvdkit.recipe import optimizers
 from hvdkit.recipe.declaration import Data
 from hvdkit.torch.models import named_model
-from hvdkit.torch.rates import leading_rate
+from hvdkit.torch.rates import can_be_fused, leading_rate, step_on_device
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -38,14 +38,32 @@ def build_optimizer(source: Any, model: torch.nn.Module) -> tuple[torch.optim.Op
         RecipeError: The source is neither an optimizer of hvdkit's nor a callable of the parameters.
     """
     parameters = list(model.parameters())
+    optimizer = _own_optimizer(source, parameters, fused=True if can_be_fused(model) else None)
+    if optimizer is None and callable(source):
+        optimizer = source(parameters)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise RecipeError(
+            "Recipe.optimizer must be one of hvdkit's, or for torch a callable: parameters -> torch optimizer"
+        )
+    step_on_device(optimizer, model)
+    return optimizer, leading_rate(optimizer)
+
+
+def _own_optimizer(
+    source: Any, parameters: list[torch.nn.Parameter], fused: bool | None
+) -> torch.optim.Optimizer | None:
     if isinstance(source, optimizers.SGD):
         return torch.optim.SGD(
-            parameters, source.lr, source.momentum, nesterov=source.nesterov, weight_decay=source.weight_decay
-        ), source.lr
-    if isinstance(source, optimizers.AdamW):
-        return torch.optim.AdamW(parameters, source.lr, source.betas, source.eps, source.weight_decay), source.lr
-    if isinstance(source, optimizers.Adam):
-        return torch.optim.Adam(parameters, source.lr, source.betas, source.eps, source.weight_decay), source.lr
+            parameters,
+            source.lr,
+            source.momentum,
+            nesterov=source.nesterov,
+            weight_decay=source.weight_decay,
+            fused=fused,
+        )
+    if isinstance(source, (optimizers.AdamW, optimizers.Adam)):
+        kind = torch.optim.AdamW if isinstance(source, optimizers.AdamW) else torch.optim.Adam
+        return kind(parameters, source.lr, source.betas, source.eps, source.weight_decay, fused=fused)
     if isinstance(source, optimizers.Adagrad):
         return torch.optim.Adagrad(
             parameters,
@@ -53,14 +71,8 @@ def build_optimizer(source: Any, model: torch.nn.Module) -> tuple[torch.optim.Op
             weight_decay=source.weight_decay,
             initial_accumulator_value=source.initial_accumulator,
             eps=source.eps,
-        ), source.lr
-    if callable(source):
-        optimizer = source(parameters)
-        if isinstance(optimizer, torch.optim.Optimizer):
-            return optimizer, leading_rate(optimizer)
-    raise RecipeError(
-        "Recipe.optimizer must be one of hvdkit's, or for torch a callable: parameters -> torch optimizer"
-    )
+        )
+    return None
 
 
 def build_loss(source: Any) -> Loss:

@@ -179,7 +179,7 @@ def take_saved(
             if optimizer is not None:
                 if saved.content["optimizer"] is None:
                     raise CheckpointError(f"checkpoint {saved.path} holds no optimizer state")
-                optimizer.load_state_dict(saved.content["optimizer"])
+                optimizer.load_state_dict(_as_here(saved.content["optimizer"], optimizer))
             original(model).load_state_dict(saved.content["model"])
         except (RuntimeError, ValueError, KeyError) as error:
             if isinstance(error, CheckpointError):
@@ -191,6 +191,18 @@ def take_saved(
     state: dict[str, Any] = worlds.current().root_only(load)
     broadcast(model, optimizer, root=0)
     return state
+
+
+def _as_here(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return an optimizer's saved state with what depends on the device as it is here."""
+    groups = [
+        {**group, **{name: own[name] for name in _OF_THE_DEVICE if name in own}}
+        for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=False)
+    ]
+    return {**saved, "param_groups": [*groups, *saved["param_groups"][len(groups) :]]}
+
+
+_OF_THE_DEVICE = ("capturable", "foreach", "fused")
 
 
 def read_saved(path: str) -> Saved:

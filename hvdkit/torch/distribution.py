@@ -15,6 +15,7 @@ from hvdkit.job.collective import on_all_ranks
 from hvdkit.recipe.steps import Distribute
 from hvdkit.torch.batch_norm import synchronise_batch_norm
 from hvdkit.torch.gradients.distribution import Distribution
+from hvdkit.torch.gradients.reducer import Reducer
 
 _distributions: WeakKeyDictionary[torch.optim.Optimizer, Distribution] = WeakKeyDictionary()
 
@@ -84,6 +85,12 @@ def _of(optimizer: torch.optim.Optimizer) -> Distribution:
     if optimizer not in _distributions:
         raise RecipeError("this optimizer is not distributed; call hvdkit.torch.distribute(optimizer, model) first")
     return _distributions[optimizer]
+
+
+def reducers_of(optimizer: torch.optim.Optimizer) -> list[Reducer]:
+    """Return what reduces an optimizer's gradients; nothing where no reduction is needed."""
+    distribution = _distributions.get(optimizer)
+    return [] if distribution is None else distribution.reducers
 
 
 @contextmanager

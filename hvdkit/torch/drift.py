@@ -10,6 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from hvdkit.job.world import World
+from hvdkit.torch.graphs.recording import current_run
 from hvdkit.torch.tensors import sum_of_bits
 from hvdkit.training import drift as neutral
 from hvdkit.training.batches import in_sharded_loop
@@ -103,11 +104,22 @@ def _before_step(world: World, optimizer: torch.optim.Optimizer) -> None:
 
 def _after_step(world: World, optimizer: torch.optim.Optimizer) -> None:
     del world
-    guard = _guards.get(optimizer)
-    if guard is not None:
-        guard.updates += 1
-        if guard.is_due:
-            _look(guard, optimizer)
+    run = current_run()
+    if run is None:
+        count_updates([optimizer])
+    else:
+        # a look waits for the device, which no recording can
+        run.updated.append(optimizer)
+
+
+def count_updates(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Count an update of each, and compare the weights where that is due."""
+    for optimizer in optimizers:
+        guard = _guards.get(optimizer)
+        if guard is not None:
+            guard.updates += 1
+            if guard.is_due:
+                _look(guard, optimizer)
 
 
 def _is_shared(optimizer: torch.optim.Optimizer) -> bool:

@@ -20,32 +20,51 @@ from hvdkit.training.metric_objects import Mean, sorted_metrics
 class Totals:
     """Sums of per-batch means times counts, kept on the device until they are read."""
 
-    def __init__(self, device: str | torch.device, earlier: Sums | None = None) -> None:
+    def __init__(self, device: str | torch.device) -> None:
         self._device = device
         self._values: dict[str, torch.Tensor] = {}
         self._counts: dict[str, float] = {}
-        for name, (total, count) in earlier.totals().items() if earlier is not None else ():
-            self._values[name] = torch.as_tensor(total, dtype=torch.float64, device=device)
+
+    def begin(self, earlier: Sums) -> None:
+        """Begin anew in the same memory, which a recorded update adds to."""
+        for name, value in self._values.items():
+            value.zero_()
+            self._counts[name] = 0
+        for name, (total, count) in earlier.totals().items():
+            self._open(name)
+            self._values[name].fill_(total)
             self._counts[name] = count
 
     def add(self, name: str, mean: Any, count: float) -> None:
         """Add the mean over ``count`` samples; nothing for 0."""
+        self.add_on_device(name, mean, count)
+        self.count(name, count)
+
+    def count(self, name: str, count: float) -> None:
+        """Count the samples of what was added on the device."""
+        self._counts[name] += count
+
+    def _open(self, name: str) -> None:
         if name not in self._values:
             self._values[name] = torch.zeros((), dtype=torch.float64, device=self._device)
             self._counts[name] = 0
+
+    def add_on_device(self, name: str, mean: Any, count: float) -> None:
+        """Add without counting, which a recorded update cannot."""
+        self._open(name)
         if not count:
             return
         value = mean.detach() if isinstance(mean, torch.Tensor) else torch.as_tensor(mean)
         if value.numel() != 1:
             raise ModelError(f"{name!r} of a batch has shape {tuple(value.shape)}; return its mean over the samples")
         self._values[name].add_(value.reshape(()).to(self._device), alpha=count)
-        self._counts[name] += count
 
     def sums(self) -> Sums:
         """Return the sums and counts."""
         sums = Sums()
-        for name, value in self._values.items():
-            sums.add(name, value.item(), self._counts[name])
+        found = torch.stack(list(self._values.values())).tolist() if self._values else []
+        for name, value in zip(self._values, found, strict=True):
+            sums.add(name, value, self._counts[name])
         return sums
 
 
@@ -72,11 +91,21 @@ class Measures:
             join=lambda held: TorchMetrics(held, device),
         )
 
-    def add(self, totals: Totals, outputs: Any, targets: Any, count: int) -> None:
-        """Add the metrics of a batch of this rank, but not its loss."""
+    def add_on_device(self, totals: Totals, outputs: Any, targets: Any, count: int) -> None:
+        """Add the metrics that are means of a batch, but not its loss, without counting."""
         for name, mean in self._means.items():
-            totals.add(name, mean(outputs, targets), count)
+            totals.add_on_device(name, mean(outputs, targets), count)
+
+    def count(self, totals: Totals, outputs: Any, targets: Any, count: int) -> None:
+        """Count the samples of a batch, and let metrics that keep a state take it."""
+        for name in self._means:
+            totals.count(name, count)
         self.objects.update(outputs, targets, count)
+
+    @property
+    def functions(self) -> list[Any]:
+        """The metrics that are means."""
+        return list(self._means.values())
 
     def over(self, model: Any, batches: Iterable[Any], place: Callable[[Any], Any], world: World | None) -> Any:
         """Return loss and metrics of a model in its present mode, over all ranks; None for this rank's own.
@@ -94,7 +123,8 @@ class Measures:
                 outputs = model(inputs)
                 if self.loss is not None:
                     totals.add("loss", self.loss(outputs, targets), divisor(self.loss, targets, batch.count))
-                self.add(totals, outputs, targets, batch.count)
+                self.add_on_device(totals, outputs, targets, batch.count)
+                self.count(totals, outputs, targets, batch.count)
             sums = totals.sums()
             return (sums if world is None else sums.over_ranks(world)).means() | self.objects.results(world)
 

@@ -39,12 +39,17 @@ class Precision:
         self._device = torch.device(device).type
         self._optimizer, self._distributed = optimizer, distributed
         self._scaler: Any = None
-        self._skipped = 0
+        # counted where the gradients are, so that no host waits for a GPU
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         if name == "fp16":
             if not hasattr(torch.amp, "GradScaler"):
                 raise RecipeError(f"precision='fp16' needs torch 2.3 or newer, this is {torch.__version__}; use 'bf16'")
             self._scaler = torch.amp.GradScaler(self._device)
-            self._scale = self._scaler.get_scale()
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a scaler may skip updates."""
+        return self._scaler is not None
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which the model and its loss are computed."""
@@ -61,17 +66,25 @@ class Precision:
             return
         if self._distributed:
             synchronize(self._optimizer)
-        self._scaler.unscale_(self._optimizer)
-        # clipping is hooked on the optimizer's own step
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        before, self._scale = self._scale, self._scaler.get_scale()
-        self._skipped += self._scale < before
+        before = self._scaler._scale.clone()
+        try:
+            self._scaler.unscale_(self._optimizer)
+            # clipping is hooked on the optimizer's own step
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        except BaseException:
+            # of an update that could not be recorded the scaler knows nothing
+            self._scaler._per_optimizer_states.clear()
+            raise
+        self._skipped += self._scaler._scale < before
 
     def take_skipped(self) -> dict[str, int]:
         """Return how many updates were skipped since the last call, nothing where none can be."""
-        skipped, self._skipped = self._skipped, 0
-        return {} if self._scaler is None else {"skipped_steps": skipped}
+        if self._scaler is None:
+            return {}
+        skipped = int(self._skipped)
+        self._skipped.zero_()
+        return {"skipped_steps": skipped}
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must hold."""
@@ -81,4 +94,3 @@ class Precision:
         """Go on from a checkpoint; one that was written in another precision tells nothing."""
         if self._scaler is not None and "scaler" in state:
             self._scaler.load_state_dict(state["scaler"])
-            self._scale = self._scaler.get_scale()

@@ -11,42 +11,123 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hvdkit.errors import RecipeError
 from hvdkit.recipe.plan import LearningRate
+from hvdkit.torch.gradients.parameters import sparse_parameters
+from hvdkit.torch.graphs.recording import is_recording
+from hvdkit.torch.tensors import device_of
 
 # what a group notes of its warm-up, saved with the optimizer: the updates so far
 _UPDATES = "warmup_updates"
 
 
-class Share:
-    """Multiplies the rates while the optimizer steps, and no longer: any scheduler beside it keeps its effect.
+class StepRates:
+    """The rates that an optimizer steps at: those of its groups times shares, and on a GPU as tensors.
 
-    Args:
-        optimizer: Its groups' rates stand as they are between steps.
-        share: Returns what they are multiplied by in the next update.
+    Between steps the groups hold plain numbers. A recorded update reads the tensors, whatever they hold then.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, share: Callable[[], float]) -> None:
-        self._share = share
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._shares: list[Callable[[], float]] = []
+        self._tensors: list[torch.Tensor] = []
+        self._held: list[float] = []
+        self._device: torch.device | None = None
         self._whole: list[Any] = []
-        self._hooks = [
-            optimizer.register_step_pre_hook(self._multiply),
-            optimizer.register_step_post_hook(self._reset),
-        ]
+        optimizer.register_step_pre_hook(self._put)
+        optimizer.register_step_post_hook(self._reset)
 
-    def remove(self) -> None:
-        """Leave the rates alone from now on."""
-        for hook in self._hooks:
-            hook.remove()
+    def add(self, share: Callable[[], float]) -> None:
+        """Multiply by what this returns, from the next step on."""
+        self._shares.append(share)
 
-    def _multiply(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        share = self._share()
+    def remove(self, share: Callable[[], float]) -> None:
+        """Multiply by it no longer."""
+        self._shares.remove(share)
+
+    def put_on(self, device: torch.device) -> None:
+        """Step at tensors of this device from now on, in float32."""
+        self._device = device
+
+    def fill(self, optimizer: torch.optim.Optimizer) -> None:
+        """Write into the tensors what the next update takes."""
+        rates = [float(rate) for rate in self._due(optimizer)]
+        if self._device is None or rates == self._held:
+            return
+        while len(self._tensors) < len(rates):
+            self._tensors.append(torch.zeros((), dtype=torch.float32, device=self._device))
+        for tensor, rate in zip(self._tensors, rates, strict=True):
+            tensor.fill_(rate)
+        self._held = rates
+
+    def take_back(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the groups hold plain numbers again, where an error has ended a step."""
+        if self._whole:
+            self._reset(optimizer)
+
+    def _due(self, optimizer: torch.optim.Optimizer) -> list[Any]:
+        share = 1.0
+        for each in self._shares:
+            share *= each()
+        return [group["lr"] if share == 1.0 else group["lr"] * share for group in optimizer.param_groups]
+
+    def _put(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        due = self._due(optimizer)
         self._whole = [group["lr"] for group in optimizer.param_groups]
-        if share != 1.0:
-            for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * share
+        if self._device is not None:
+            if not is_recording():
+                self.fill(optimizer)
+            due = self._tensors
+        for group, rate in zip(optimizer.param_groups, due, strict=True):
+            group["lr"] = rate
 
     def _reset(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for group, rate in zip(optimizer.param_groups, self._whole, strict=True):
             group["lr"] = rate
+        self._whole = []
+
+
+_step_rates: weakref.WeakKeyDictionary[torch.optim.Optimizer, StepRates] = weakref.WeakKeyDictionary()
+
+
+def step_rates(optimizer: torch.optim.Optimizer) -> StepRates:
+    """Return what sets the rates that an optimizer steps at; one for each."""
+    if optimizer not in _step_rates:
+        _step_rates[optimizer] = StepRates(optimizer)
+    return _step_rates[optimizer]
+
+
+def takes_rate_tensors(optimizer: torch.optim.Optimizer) -> bool:
+    """Say whether an optimizer takes its rate from, and counts its updates on, the device."""
+    own = any(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)
+    if own or not type(optimizer).__module__.startswith("torch.optim."):
+        return False
+    if isinstance(optimizer, torch.optim.SGD):
+        # it counts no updates, and waits for its rate but in the kernel for all parameters
+        return all(group["fused"] for group in optimizer.param_groups)
+    return "capturable" in optimizer.defaults
+
+
+def step_on_device(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+    """Let an optimizer of a model on a GPU take its rate from, and count its updates on, that GPU if it can."""
+    device = device_of(model)
+    if device.type == "cpu":
+        return
+    fusible = can_be_fused(model)
+    for group in optimizer.param_groups:
+        if isinstance(optimizer, torch.optim.SGD) and group["fused"] is None and group["foreach"] is None and fusible:
+            group["fused"] = True
+        if "capturable" in group:
+            group["capturable"] = True
+    if takes_rate_tensors(optimizer):
+        step_rates(optimizer).put_on(device)
+
+
+def can_be_fused(model: torch.nn.Module) -> bool:
+    """Say whether one kernel may update all parameters: on a GPU, of floating point, with dense gradients."""
+    parameters = list(model.parameters())
+    return (
+        device_of(model).type == "cuda"
+        and all(parameter.is_floating_point() for parameter in parameters)
+        and not sparse_parameters(model)
+    )
 
 
 class _Warmup(LRScheduler):
@@ -61,13 +142,14 @@ class _Warmup(LRScheduler):
             if former is not None:
                 group.pop(_UPDATES, None)
             group.setdefault(_UPDATES, 0)
-        self._multiplier = Share(optimizer, self.share)
+        self._multiplied = step_rates(optimizer)
+        self._multiplied.add(self.share)
         _running[optimizer] = self
         super().__init__(optimizer)
 
     def remove(self) -> None:
         """Leave the rates alone from now on."""
-        self._multiplier.remove()
+        self._multiplied.remove(self.share)
 
     def share(self) -> float:
         """Return what the rates are multiplied by in the next update."""

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hvdkit.errors import CheckpointError, RecipeError
 from hvdkit.recipe.plan import LearningRate
 from hvdkit.recipe.scheduler import Scheduler
-from hvdkit.torch.rates import Share, leading_rate
+from hvdkit.torch.rates import leading_rate, step_rates
 
 
 class Scheduling:
@@ -26,7 +26,7 @@ class Scheduling:
         self._optimizer = optimizer
         self.follow(rates)
         self._step, self.last_rate = 0, 0.0
-        Share(optimizer, self._share)
+        step_rates(optimizer).add(self._share)
         self._scheduler = _made(self._declared, optimizer, rates.steps)
 
     def follow(self, rates: LearningRate) -> None:

@@ -15,6 +15,7 @@ from hvdkit.recipe.evaluation import EvaluationPlan, check_evaluation
 from hvdkit.recipe.plan import MicroBatch
 from hvdkit.recipe.trees import is_arrays
 from hvdkit.torch.array_data import ArrayDataset
+from hvdkit.torch.array_source import ArraySource, device_for
 from hvdkit.torch.random_state import one_random_state
 from hvdkit.torch.samplers import DrawnBatches, check_sampler, drawn_order, takes_each_once, takes_plans_order
 from hvdkit.torch.streams import as_it_is, evaluate_stream, is_stream, shard_stream
@@ -72,6 +73,7 @@ def shard(
     workers: int = 0,
     prefetch: int = 2,
     pin_memory: bool | str = "auto",
+    on_device: bool | str = False,
     train: bool = True,
     already_split: bool = False,
 ) -> LoopBatches:
@@ -91,6 +93,9 @@ def shard(
         workers: Loader processes of each process; a stream has one at most.
         prefetch: Batches each worker prepares ahead; needs workers.
         pin_memory: ``auto`` pins when there is a GPU.
+        on_device: True holds arrays on this process's GPU, as they are stored, and gathers batches there, so that
+            these are tensors of the GPU; ``auto`` does so if there is a GPU and they take up to a quarter of what is
+            free on it.
         train: False for evaluation: each sample once and in order, whatever ``shuffle`` says; none is repeated, and
             ranks may have different numbers of batches, one of them none. Call nothing in the loop that all ranks must
             call.
@@ -113,6 +118,8 @@ def shard(
     if not train:
         check_evaluation(asked.uneven, accumulate, steps_per_epoch)
     if is_stream(dataset):
+        if on_device is True:
+            raise RecipeError("Shard.on_device is True but the data are a stream; only arrays can be held on a GPU")
         if train:
             return shard_stream(dataset, asked, world, options, split=already_split)
         if already_split:
@@ -122,7 +129,7 @@ def shard(
         raise RecipeError("already_split is for streams; give every rank all the data, hvdkit shards them itself")
     samples = len(cast(Sized, dataset))
     check_same_data(world, samples, lambda places: _some(dataset, options, places))
-    source = LoaderSource(dataset, options)
+    source = _loading_source(dataset, options, on_device)
     if not train:
         return _evaluation(source, asked, loader)
     if loader is None or takes_plans_order(loader):
@@ -131,7 +138,18 @@ def shard(
     return DrawnBatches(source, asked.plan(len(sampler), world), world, sampler)
 
 
-def _evaluation(source: LoaderSource, asked: Sharding, loader: DataLoader[Any] | None) -> EvaluationBatches:
+def _loading_source(dataset: Any, options: dict[str, Any], on_device: bool | str) -> ArraySource | LoaderSource:
+    plain = isinstance(dataset, ArrayDataset) and options.get("collate_fn") is as_it_is
+    if plain and not options.get("num_workers"):
+        return ArraySource(dataset, device_for(dataset, on_device), pinned=options["pin_memory"])
+    if on_device is True:
+        raise RecipeError("Shard.on_device is True, but only arrays without loader workers can be held on a GPU")
+    return LoaderSource(dataset, options)
+
+
+def _evaluation(
+    source: ArraySource | LoaderSource, asked: Sharding, loader: DataLoader[Any] | None
+) -> EvaluationBatches:
     world = worlds.current()
     if loader is None or takes_each_once(loader):
         plan = EvaluationPlan(len(source.dataset), asked.batch_size, world.size)

@@ -18,6 +18,11 @@ def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers()
 
 
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Return where the parameters of a model lie; the CPU where it has none."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
 def original(model: torch.nn.Module) -> torch.nn.Module:
     """Return what was given to ``torch.compile``, whose wrapper puts a prefix before the names of a state dict."""
     inner: torch.nn.Module = getattr(model, "_orig_mod", model)

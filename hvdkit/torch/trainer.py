@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,9 @@ from hvdkit.job.metrics import Sums
 from hvdkit.recipe.trees import map_tree
 from hvdkit.torch import drift
 from hvdkit.torch.building import build_loss, is_activated
+from hvdkit.torch.copies import Copies
 from hvdkit.torch.distribution import compression_losses
+from hvdkit.torch.graphs.updates import Pass, Updates
 from hvdkit.torch.measures import Measures, Totals
 from hvdkit.torch.precision import Precision
 from hvdkit.torch.rates import set_rate
@@ -36,6 +39,7 @@ class TorchTrainer(LoopTrainer):
         self._device = setup.device
         source = setup.recipe.pick("loss", "torch")
         self._loss = build_loss(source)
+        self._copies = Copies(torch.device(self._device))
         self._unchecked = source == "sparse_categorical_crossentropy"
         self._measures = Measures(self._loss, setup.recipe.metrics, self._device, setup.world)
         self._objects = self._measures.objects
@@ -43,6 +47,7 @@ class TorchTrainer(LoopTrainer):
         self._precision = Precision(
             setup.recipe.precision, self._device, self.optimizer, setup.recipe.distribute is not None
         )
+        self._totals = Totals(self._device)
         self._losses = {"clipped": 0, "lost": 0}
         self._rates_set: list[Any] | None = None
         self._scheduling: Scheduling | None = None
@@ -56,6 +61,10 @@ class TorchTrainer(LoopTrainer):
         if setup.recipe.compile:
             # in place: class, parameters and the names of a checkpoint stay
             self.model.compile()
+        self._updates = Updates(setup, self.model, self.optimizer, self._precision, self._host_functions())
+
+    def _host_functions(self) -> list[Any]:
+        return [self._loss, *self._measures.functions]
 
     def _metric_names(self) -> list[str]:
         return self._measures.names
@@ -71,39 +80,60 @@ class TorchTrainer(LoopTrainer):
 
     def _train_on(self, batch: Batch) -> dict[str, float]:
         self.model.train()
-        return super()._train_on(batch)
+        with self._updates.pass_by_pass():
+            return super()._train_on(batch)
 
     def _start_sums(self, earlier: Sums) -> None:
-        self._totals = Totals(self._device, earlier)
+        self._totals.begin(earlier)
 
     def _sums(self) -> Sums:
         return self._totals.sums()
 
     def _pass(self, batch: Batch) -> None:
-        x, y = self._on_device(batch)
+        passes = self._updates.take(batch, self._on_device(batch))
+        if not passes:
+            return
+        if batch.last:
+            self._before_update()
+        outputs = self._updates.run(passes, self._compute)
+        for done, found in zip(passes, outputs, strict=True):
+            self._totals.count("loss", done.count)
+            self._measures.count(self._totals, found, done.targets, done.count)
+        if batch.last and self._scheduling is not None:
+            self._scheduling.after_step(self.global_step + 1)
+
+    def _compute(self, passes: Sequence[Pass]) -> list[Any]:
+        """Do passes, and the update behind its last one; return outputs. Nothing in here may count on the host."""
+        outputs = []
+        for each in passes:
+            outputs.append(self._backward(each))
+            if each.last:
+                self._precision.step()
+                self.optimizer.zero_grad()
+        return outputs
+
+    def _backward(self, each: Pass) -> Any:
         with self._precision.autocast():
-            outputs = self.model(x)
+            outputs = self.model(each.inputs)
             if self._unchecked:
                 self._unchecked = False
-                labels = y if self.batches.targets is None else self.batches.targets
-                found = outputs.detach().float().cpu().numpy(), labels.cpu().numpy()
-                check_outputs(*found, self.world, activated=is_activated(self.model))
-            loss = self._loss(outputs, y)
-        self._precision.backward(loss if batch.weight == 1.0 else loss * batch.weight)
-        self._totals.add("loss", loss, batch.count)
-        self._measures.add(self._totals, outputs, y, batch.count)
-        if batch.last:
-            self._update()
+                self._check_outputs(outputs, each.targets)
+            loss = self._loss(outputs, each.targets)
+        self._precision.backward(loss if each.weight == 1.0 else loss * each.weight)
+        self._totals.add_on_device("loss", loss, each.count)
+        self._measures.add_on_device(self._totals, outputs, each.targets, each.count)
+        return map_tree(torch.Tensor.detach, outputs) if self._objects.names else None
 
-    def _update(self) -> None:
+    def _check_outputs(self, outputs: Any, targets: Any) -> None:
+        labels = targets if self.batches.targets is None else self.batches.targets
+        found = outputs.detach().float().cpu().numpy(), labels.cpu().numpy()
+        check_outputs(*found, self.world, activated=is_activated(self.model))
+
+    def _before_update(self) -> None:
         if self._scheduling is None:
             self._set_rate()
         else:
             self._scheduling.before_step()
-        self._precision.step()
-        self.optimizer.zero_grad()
-        if self._scheduling is not None:
-            self._scheduling.after_step(self.global_step + 1)
 
     def _set_rate(self) -> None:
         rates = _rates(self.optimizer)
@@ -172,10 +202,10 @@ class TorchTrainer(LoopTrainer):
         return self._on_device(batch)
 
     def _on_device(self, batch: Batch) -> list[Any]:
-        def move(part: Any) -> torch.Tensor:
-            return torch.as_tensor(part).to(self._device, non_blocking=True)
+        return [map_tree(self._copies.bring, side) for side in batch]
 
-        return [map_tree(move, side) for side in batch]
+    def _how(self) -> str:
+        return super()._how() + self._updates.told()
 
 
 def _rates(optimizer: torch.optim.Optimizer) -> list[Any]:

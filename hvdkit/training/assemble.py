@@ -18,7 +18,7 @@ from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
 from hvdkit.recipe.fingerprint import differences, fingerprint
 from hvdkit.recipe.plan import LearningRate, steps_for_rank
 from hvdkit.recipe.steps import Init
-from hvdkit.recipe.support import check_served, torch_only
+from hvdkit.recipe.support import check_served, shard_torch_only, torch_only
 from hvdkit.recipe.trees import is_arrays, samples_of
 from hvdkit.training.backend import Backend
 from hvdkit.training.batches import Batches
@@ -63,7 +63,7 @@ def apply(recipe: Recipe, framework: str) -> Trainer:
     _check_shared(data, world)
     position, saved = _newest(backend, recipe, framework, world)
     batch_size = resumed_batch_size(recipe, world.size, position)
-    batches = _shard(backend, recipe, data.train, batch_size, world)
+    batches = _shard(backend, recipe, framework, data.train, batch_size, world)
     accumulate = recipe.distribute.accumulate if recipe.distribute else 1
     with backend.computing_in(recipe.precision):
         model = backend.build_model(recipe.pick("model", framework), recipe.seed, device, data)
@@ -138,7 +138,7 @@ def _length(part: Any) -> str:
     return f"{samples_of(part)} samples" if is_arrays(part) else f"a {type(part).__name__}"
 
 
-def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world: World) -> Batches:
+def _shard(backend: Backend, recipe: Recipe, framework: str, train: Any, batch_size: int, world: World) -> Batches:
     """Step 3; without it every rank takes all the data."""
     if recipe.shard is None:
         raise RecipeError("Recipe.shard is None: every process would train on all the data; give an hvdkit.Shard()")
@@ -155,6 +155,7 @@ def _shard(backend: Backend, recipe: Recipe, train: Any, batch_size: int, world:
         workers=settings.workers,
         prefetch=settings.prefetch,
         pin_memory=settings.pin_memory,
+        **shard_torch_only(settings, framework),
     )
 
 

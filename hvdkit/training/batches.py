@@ -16,14 +16,15 @@ from hvdkit.training.batch import Batch as Batch
 from hvdkit.training.batch import as_pair
 from hvdkit.training.loop_weight import LOOP_WEIGHT
 
-# layers that take statistics over ranks leave out a rank whose batch only repeats a sample
-_counts: ContextVar[bool] = ContextVar("current batch counts", default=True)
+# layers that take statistics over ranks leave out a rank whose batch only repeats a sample; no context variable, since
+# torch runs backward passes on GPUs in threads of its own
+_counts = [True]
 _in_loop: ContextVar[bool] = ContextVar("a loop over sharded batches runs", default=False)
 
 
 def current_batch_counts() -> bool:
     """Say whether the batch that a loop over :class:`Batches` is at stands for samples; True outside of one."""
-    return _counts.get()
+    return _counts[0]
 
 
 def in_sharded_loop() -> bool:
@@ -242,11 +243,11 @@ class Current(ABC):
             try:
                 for batch in self._batches():
                     self.weight, self.count, self.last = batch.weight, batch.count, batch.last
-                    _counts.set(batch.count > 0)
+                    _counts[0] = batch.count > 0
                     _in_loop.set(True)
                     yield batch
             finally:
-                _counts.set(True)
+                _counts[0] = True
                 _in_loop.set(False)
 
 

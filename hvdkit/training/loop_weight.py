@@ -64,6 +64,21 @@ class LoopWeight:
         self.check_pass()
         self._counted += 1
 
+    @property
+    def passes(self) -> int:
+        """Backward passes so far, counted from anywhere."""
+        return self._passes()
+
+    def count_passes(self, number: int) -> None:
+        """Count passes in which no Python ran.
+
+        Raises:
+            RecipeError: They may be for a short batch whose loop has ended.
+        """
+        if number > 0:
+            self.check_pass()
+        self._counted += number
+
     def count_by(self, counter: Callable[[], int]) -> None:
         """Count the passes too of which this function returns the number: no Python runs in those of a graph."""
         self._counters.append(counter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from hvdkit.job.world import World
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.fingerprint import fingerprint
 from hvdkit.recipe.plan import LearningRate
+from hvdkit.recipe.steps import Shard
 from hvdkit.recipe.stopping import FALLING, direction_of, parse_target
+from hvdkit.recipe.support import shard_torch_only
 from hvdkit.recipe.trees import leaves
 from hvdkit.training.batch import as_pair
 from hvdkit.training.batches import Batch, Batches
@@ -73,6 +76,7 @@ class Trainer(ABC):
         self._passes = 0
         self._in_epoch, self._steps_into_epoch = False, 0
         self._stop = False
+        self._validation_batches: Any = None
         self._observers: list[Observer] = [self.history, Progress(), *self.recipe.observers]
         if self.recipe.checkpoint is not None:
             writer = CheckpointWriter(self.recipe.checkpoint)
@@ -140,9 +144,17 @@ class Trainer(ABC):
         """Evaluate on data of the framework's or neutral arrays."""
 
     def _evaluation_batches(self, data: Any) -> Any:
-        """Return this rank's part of validation data, in order, each sample on one rank only."""
-        backend, batch_size = self._setup.backend, self._setup.batch_size
-        return evaluation_of(data, lambda: backend.shard(data, batch_size, train=False))
+        """Return this rank's part of validation data, in order, each sample on one rank only; laid out once."""
+        if data is not self._setup.validation:
+            return self._laid_out(data)
+        if self._validation_batches is None:
+            self._validation_batches = self._laid_out(data)
+        return self._validation_batches
+
+    def _laid_out(self, data: Any) -> Any:
+        settings = shard_torch_only(self.recipe.shard or Shard(), self.framework)
+        shard = functools.partial(self._setup.backend.shard, data, self._setup.batch_size, train=False, **settings)
+        return evaluation_of(data, shard)
 
     @abstractmethod
     def predict(self, inputs: Any) -> Any:
@@ -244,16 +256,19 @@ class Trainer(ABC):
             rate = f"{self.rates.base:g} rising to {rate} over {self.rates.warmup_steps} steps"
         elif self.rates.target != self.rates.base:
             rate += f" ({self.rates.base:g} x {self.rates.target / self.rates.base:g})"
-        how = "" if self.recipe.precision == "fp32" else f", precision {self.recipe.precision}"
-        how += ", compiled" if self.recipe.compile else ""
         return "\n".join(
             [
                 f"hvdkit: {self.framework} on {self._setup.device}, {self.world.size} process(es) on "
                 f"{self.world.nodes} node(s), engine {self.world.engine.name} ({self.world.reason})",
                 f"hvdkit: batch {samples}, global batch {self.global_batch}, "
-                f"{self.steps_per_epoch} steps per epoch, learning rate {rate}{how}{self._dropped()}",
+                f"{self.steps_per_epoch} steps per epoch, learning rate {rate}{self._how()}{self._dropped()}",
             ]
         )
+
+    def _how(self) -> str:
+        """Say how updates are computed, for the summary."""
+        how = "" if self.recipe.precision == "fp32" else f", precision {self.recipe.precision}"
+        return how + (", compiled" if self.recipe.compile else "")
 
     def _dropped(self) -> str:
         """Say how many samples are left out of every epoch, for the summary."""

@@ -11,6 +11,8 @@ from hvdkit.engines.channel import Channel
 class SerialChannel(Channel):
     """One process: every sum is the tensor itself."""
 
+    recordable = True
+
     def __init__(self, _engine: Engine | None = None) -> None:
         self.size = 1
         self.is_root = True

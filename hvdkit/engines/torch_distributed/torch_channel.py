@@ -19,6 +19,7 @@ class TorchDistributedChannel(Channel):
     """Sums in place by Gloo on the CPU and NCCL on GPUs, in a process group that no other living channel uses."""
 
     bf16 = True
+    recordable = True
 
     def __init__(self, engine: Engine) -> None:
         assert isinstance(engine, TorchDistributedEngine)
@@ -44,6 +45,11 @@ class TorchDistributedChannel(Channel):
         if flat.is_cuda and self._gpu_waits is not None:
             self._gpu_waits.add(_REDUCTION)
         return flat
+
+    def note_replay(self) -> None:
+        """Follow the reductions of a recorded update, which wait on the GPU."""
+        if self._gpu_waits is not None:
+            self._gpu_waits.add(_REDUCTION)
 
     def allgather(self, tensor: Any) -> Any:
         """Concatenate tensors of all ranks along the first axis."""

@@ -106,6 +106,23 @@ class Reducer:
         self.finish()
         self._reduced = False
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a recorded update can hold its reductions."""
+        return self._channel.recordable
+
+    def note_replay(self) -> None:
+        """Note that a recorded update is under way."""
+        self._channel.note_replay()
+
+    def abandon_recording(self) -> None:
+        """Forget a pass that was being recorded when an error ended it; nothing of it has happened."""
+        self._pass = None
+        self._launched = self._passes = 0
+        self._reduced = False
+        for bucket in self._buckets:
+            bucket.forget()
+
     def losses(self) -> dict[str, int]:
         """Return how many elements compression has ``clipped`` and ``lost`` (rounded to 0) on this rank so far."""
         return self._reduction.losses()

@@ -111,7 +111,9 @@ class NarrowMean(Reduction):
         narrow = torch.where(large, scaled.clamp(-self._limit, self._limit), scaled).to(self._dtype)
         # counted where the gradients are, so that no host waits for a GPU
         counts = torch.stack([large.sum(), ((narrow == 0) & (flat != 0)).sum()])
-        self._counts[flat.device] = self._counts.get(flat.device, 0) + counts
+        if flat.device not in self._counts:
+            self._counts[flat.device] = torch.zeros_like(counts)
+        self._counts[flat.device] += counts
         return self._channel.start_allreduce(narrow)
 
     def finish(self, flat: torch.Tensor, handle: Any) -> None:

@@ -12,6 +12,9 @@ FIT_DATASET = "hvdkit/keras/fit_dataset.py"
 TF_ORDERS = "hvdkit/keras_common/data/order_checks.py"
 VERSIONS = "hvdkit/keras_common/compat.py"
 WRAPPING = "hvdkit/keras_common/gradients/torch_wrapping.py"
+HOST_STATE = "hvdkit/torch/graphs/host_state.py"
+OBSTACLES = "hvdkit/torch/graphs/obstacles.py"
+RECORDINGS = "hvdkit/torch/graphs/recordings.py"
 BATCH_NORM = "hvdkit/torch/batch_norm.py"
 HOROVOD = "hvdkit/engines/horovod/engine.py"
 TORCH_HOROVOD = "hvdkit/engines/horovod/torch_channel.py"
@@ -84,6 +87,28 @@ TABLE = (
     ),
     PrivateName(
         "torch", "compiled:_orig_mod", "hvdkit/torch/tensors.py", "save a compiled model under plain names", "value"
+    ),
+    PrivateName("torch", "torch._foreach_copy_", RECORDINGS, "bring a batch to a recording in one call"),
+    *(
+        PrivateName(
+            "torch", f"layer:{name}", "hvdkit/torch/graphs/host_state.py", "see what a model is made of", "value"
+        )
+        for name in ("_buffers", "_modules", "_parameters")
+    ),
+    *(
+        PrivateName("torch", f"layer:{name}", OBSTACLES, "find hooks that a recording would leave out", "value")
+        for name in ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+    ),
+    *(
+        PrivateName("torch", f"stepper:{name}", OBSTACLES, "find hooks that a recording would leave out", "value")
+        for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    ),
+    *(
+        PrivateName("torch", f"scaler:{name}", "hvdkit/torch/precision.py", purpose, "value")
+        for name, purpose in (
+            ("_scale", "count skipped updates where the scale is"),
+            ("_per_optimizer_states", "forget an update that could not be recorded"),
+        )
     ),
     PrivateName("tf", "shuffled:_inputs", TF_ORDERS, "look at what a data set is made of"),
     PrivateName("tf", "shuffled:_seed", TF_ORDERS, "find a shuffle without a seed", "value"),

@@ -16,6 +16,28 @@ def compiled() -> Any:
     return torch.compile(torch.nn.Linear(1, 1))
 
 
+def layer() -> Any:
+    import torch
+
+    return torch.nn.Linear(1, 1)
+
+
+def stepper() -> Any:
+    import torch
+
+    return torch.optim.SGD(layer().parameters(), 0.1)
+
+
+def scaler() -> Any:
+    """Return a gradient scaler that has its scale."""
+    import torch
+
+    made = torch.amp.GradScaler("cpu")
+    made.scale(torch.ones(1))
+    assert made._scale is not None
+    return made
+
+
 def shuffled() -> Any:
     return _numbers().shuffle(4)
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hvdkit.torch as hk
-from hvdkit.job.arrays import sha256
+from hvdkit.job.arrays import on_host, sha256
 from hvdkit.job.world import current
 from hvdkit.recipe.plan import ShardPlan
 from hvdkit.torch.tensors import numpy_arrays
@@ -65,7 +65,9 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
     arrays = numpy_arrays(model)
     if optimizer is not None:
         for key, state in optimizer.state_dict()["state"].items():
-            arrays |= {f"{key}.{name}": np.asarray(value) for name, value in state.items() if value is not None}
+            arrays |= {
+                f"{key}.{name}": np.asarray(on_host(value)) for name, value in state.items() if value is not None
+            }
         arrays["lr"] = np.array([float(group["lr"]) for group in optimizer.param_groups])
     return sha256(arrays)
 
