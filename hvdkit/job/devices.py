@@ -1,4 +1,4 @@
-"""Which device and how many CPU threads a process takes, from what it sees; no framework."""
+"""Which device and how many CPU threads a process takes, from what it sees; loads no framework by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from hvdkit.errors import LaunchError
 from hvdkit.job.world import World
-from hvdkit.process.environment import user_set_threads
+from hvdkit.process.environment import node_name, user_set_threads
 
 
 def device_index(visible: int, local_rank: int, local_size: int) -> int | None:
@@ -30,6 +30,52 @@ def device_index(visible: int, local_rank: int, local_size: int) -> int | None:
             f"{local_size} processes on this node but only {visible} GPUs; start at most {visible} processes per node"
         )
     return local_rank
+
+
+def torch_gpu(world: World) -> tuple[int | None, str]:
+    """Make a GPU torch's current one, by local rank.
+
+    Returns:
+        Its index among those that torch sees, and its UUID; None and ``""`` on the CPU.
+
+    Raises:
+        LaunchError: There are several GPUs, but fewer than processes on this node.
+    """
+    import torch
+
+    index = device_index(torch.cuda.device_count(), world.local_rank, world.local_size)
+    if index is None:
+        return None, ""
+    torch.cuda.set_device(index)
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", "")  # an older torch does not tell
+    return index, f"GPU-{uuid}" if uuid else ""
+
+
+def check_own(world: World, gpu: str) -> None:
+    """Check that each process of a node has a GPU of its own; called by all ranks.
+
+    One GPU that all of them see looks to each like one that a scheduler has given to it alone.
+
+    Args:
+        world: The job.
+        gpu: The UUID of this process's GPU; ``""`` on the CPU, or where it is not known.
+
+    Raises:
+        LaunchError: Several processes of a node hold the same GPU; on every rank.
+    """
+    if world.size == 1:
+        return
+    with world.engine.inside("pin"):
+        places = world.engine.allgather_object((node_name(), gpu))
+    for node, held in places:
+        ranks = [rank for rank, place in enumerate(places) if place == (node, held)]
+        if held and len(ranks) > 1:
+            gpus = {other for place, other in places if place == node and other}
+            named = f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+            raise LaunchError(
+                f"{len(ranks)} processes on {node} share one GPU (ranks {named} hold {held}); start at most "
+                f"{len(gpus)} per node, or show each its own by CUDA_VISIBLE_DEVICES"
+            )
 
 
 def threads_for(world: World, threads: int | str) -> int | None:

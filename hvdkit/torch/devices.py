@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hvdkit.job import world as worlds
-from hvdkit.job.devices import device_index, threads_for
+from hvdkit.job.devices import check_own, threads_for, torch_gpu
 from hvdkit.job.world import World
 from hvdkit.process.watch.judge import Limits
 from hvdkit.torch import drift
@@ -36,6 +36,8 @@ def init(
 def pin(threads: int | str = "auto") -> str:
     """Step 2: make this process's GPU the current one, by local rank, and share the CPU threads of the node.
 
+    Called by all ranks.
+
     Args:
         threads: CPU threads of this process; ``auto`` divides the cores by the processes of the node unless the user
             has set them, and changes nothing on one process.
@@ -50,11 +52,9 @@ def pin(threads: int | str = "auto") -> str:
     number = threads_for(world, threads)
     if number is not None:
         torch.set_num_threads(number)
-    index = device_index(torch.cuda.device_count(), world.local_rank, world.local_size)
-    if index is None:
-        return "cpu"
-    torch.cuda.set_device(index)
-    return f"cuda:{index}"
+    index, gpu = torch_gpu(world)
+    check_own(world, gpu)
+    return "cpu" if index is None else f"cuda:{index}"
 
 
 def default_device() -> str:

@@ -24,6 +24,47 @@ def test_f04_more_processes_than_devices_is_one_clear_error_on_every_process():
             device_index(2, local_rank, 4)
 
 
+def held(gpus, nodes=("one", "one")):
+    """Let each rank hold a GPU on a node, and return what it is told; runs on every rank."""
+    from unittest import mock
+
+    from hvdkit.job import devices
+    from hvdkit.job.world import current
+
+    rank = current().rank
+    with mock.patch.object(devices, "node_name", return_value=nodes[rank]):
+        try:
+            devices.check_own(current(), gpus[rank])
+        except LaunchError as error:
+            return str(error)
+    return "good"
+
+
+@pytest.mark.parametrize("ranks", TWO, indirect=True)
+def test_l08_two_ranks_that_hold_one_gpu_are_refused_on_both(ranks):
+    told = (
+        "2 processes on one share one GPU (ranks 0 and 1 hold GPU-a); start at most 1 per node, or show each its own "
+        "by CUDA_VISIBLE_DEVICES"
+    )
+    assert ranks.run(held, ["GPU-a", "GPU-a"]) == [told, told]
+
+
+@pytest.mark.parametrize("ranks", on("core", engines=("mpi",), sizes=(3,)), indirect=True)
+def test_l08_the_number_of_gpus_and_all_ranks_that_share_one_are_named(ranks):
+    (found,) = set(ranks.run(held, ["GPU-a"] * 3, ["one"] * 3))
+    assert "3 processes on one share one GPU (ranks 0, 1 and 2 hold GPU-a); start at most 1 per node" in found
+    (found,) = set(ranks.run(held, ["GPU-a", "GPU-b", "GPU-a"], ["one"] * 3))
+    assert "2 processes on one share one GPU (ranks 0 and 2 hold GPU-a); start at most 2 per node" in found
+
+
+@pytest.mark.parametrize("ranks", TWO, indirect=True)
+def test_l08_own_gpus_cpus_unknown_gpus_and_other_nodes_are_good(ranks):
+    assert ranks.run(held, ["GPU-a", "GPU-b"]) == ["good"] * 2
+    assert ranks.run(held, ["", ""]) == ["good"] * 2
+    assert ranks.run(held, ["GPU-a", ""]) == ["good"] * 2
+    assert ranks.run(held, ["GPU-a", "GPU-a"], ["one", "two"]) == ["good"] * 2
+
+
 @pytest.mark.processes
 def test_h01_one_process_keeps_its_threads():
     script = """
