@@ -87,6 +87,16 @@ def keras_backend(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("KERAS_BACKEND")
 
 
+def keras_torch_device(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the device on which the user wants Keras on torch, or None if the variable is not set."""
+    return environ.get("KERAS_TORCH_DEVICE")
+
+
+def cuda_visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the GPUs that a scheduler or the user shows to this process, or None for all."""
+    return environ.get("CUDA_VISIBLE_DEVICES")
+
+
 def library_of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the library whose tensors a framework has: Keras 3 runs on the one that the user wants, or TensorFlow."""
     if framework != "keras":

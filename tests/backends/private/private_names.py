@@ -11,6 +11,7 @@ RATES = "hvdkit/keras_common/rates/driven_rates.py"
 FIT_DATASET = "hvdkit/keras/fit_dataset.py"
 TF_ORDERS = "hvdkit/keras_common/data/order_checks.py"
 VERSIONS = "hvdkit/keras_common/compat.py"
+JAX_DEVICES = "hvdkit/keras_common/jax_devices.py"
 WRAPPING = "hvdkit/keras_common/gradients/torch_wrapping.py"
 HOST_STATE = "hvdkit/torch/graphs/host_state.py"
 OBSTACLES = "hvdkit/torch/graphs/obstacles.py"
@@ -27,7 +28,8 @@ class PrivateName:
 
     Attributes:
         library: Where it is: ``torch``, ``torchmetrics``, ``tf``, ``keras`` (2 and 3), ``horovod torch`` or
-            ``horovod tf``. ``keras 2`` is Keras 2 alone, ``keras 3.16 torch`` is Keras 3 from 3.16 on, on torch.
+            ``horovod tf``. ``keras 2`` is Keras 2 alone, ``keras 3 jax`` is Keras 3 on JAX, ``keras 3.16 torch`` is
+            Keras 3 from 3.16 on, on torch.
         name: Dotted, from a module that can be imported; or behind ``:``, from a specimen or a module in front of it.
         file: Of hvdkit, that uses it.
         purpose: What for.
@@ -226,6 +228,12 @@ TABLE = (
         WRAPPING,
         "keep Keras from wrapping a model whose gradients hvdkit reduces",
         "value",
+    ),
+    PrivateName(
+        "keras 3 jax",
+        "jax._src.xla_bridge.backends_are_initialized",
+        JAX_DEVICES,
+        "show JAX one GPU before it starts on all",
     ),
     PrivateName("keras 2", "sgd:_internal_apply_gradients", VERSIONS, "change gradients after clipping", "hook"),
     PrivateName("keras 2", "masked:_keras_mask", VERSIONS, "count the entries that a loss divides by", "value"),
