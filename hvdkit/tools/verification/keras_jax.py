@@ -36,8 +36,9 @@ def prepare(dtype: str) -> None:
 
 def device() -> str:
     """Return where JAX computes."""
-    place = jax.devices()[0]
-    return "cpu" if place.platform == "cpu" else f"gpu:{place.id}"
+    (place,) = jax.numpy.zeros(()).devices()
+    # JAX's own numbers begin at 0, whichever GPUs it may take
+    return "cpu" if place.platform == "cpu" else f"gpu:{place.local_hardware_id}"
 
 
 def fetch(model: Any) -> None:

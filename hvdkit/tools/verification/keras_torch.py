@@ -33,7 +33,7 @@ def prepare(dtype: str) -> None:
 
 def device() -> str:
     """Return where Keras puts tensors."""
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
 
 
 def fetch(model: Any) -> None:
