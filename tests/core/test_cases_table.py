@@ -15,6 +15,7 @@ ENTRIES = {
     "f": (1, 4, 7, 8, 9, 10),
     "g": (1, 2, 4, 6, 7),
     "h": (1, 3, 4),
+    "l": (8,),
     "r": tuple(range(1, 43)),
     # S06 is seen on GPUs alone, S12 in benchmarks/watch_scale.py
     "s": (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17),
