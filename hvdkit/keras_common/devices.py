@@ -25,8 +25,8 @@ def pin(threads: int | str = "auto") -> str:
         The device, such as ``GPU:1`` (TensorFlow), ``cuda:1`` (torch, JAX) or ``CPU``.
 
     Raises:
-        LaunchError: There are fewer GPUs than processes on this node, TensorFlow is already in use, or
-            ``KERAS_TORCH_DEVICE`` names another GPU.
+        LaunchError: There are fewer GPUs than processes on this node, several processes hold the same, TensorFlow is
+            already in use, or ``KERAS_TORCH_DEVICE`` names another GPU.
     """
     world = worlds.current()
     number = threads_for(world, threads)

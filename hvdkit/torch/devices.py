@@ -46,7 +46,7 @@ def pin(threads: int | str = "auto") -> str:
         The device, such as ``cuda:1`` or ``cpu``.
 
     Raises:
-        LaunchError: There are fewer GPUs than processes on this node.
+        LaunchError: There are fewer GPUs than processes on this node, or several processes hold the same.
     """
     world = worlds.current()
     number = threads_for(world, threads)
