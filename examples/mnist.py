@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import click
+from gpu_options import PLAIN, gpu_fields, gpu_options
 from reporting import summarise, write_summary
 
 import hvdkit
@@ -30,7 +31,7 @@ recipe = hvdkit.Recipe(
 )
 
 
-def configured(options: dict[str, Any]) -> hvdkit.Recipe:
+def configured(options: dict[str, Any], framework: str) -> hvdkit.Recipe:
     """Return the recipe with the command line's settings."""
     target = options["target_accuracy"]
     return recipe.replace(
@@ -44,6 +45,7 @@ def configured(options: dict[str, Any]) -> hvdkit.Recipe:
         scale_lr=hvdkit.ScaleLR(options["lr_scaling"], options["warmup_epochs"]),
         distribute=hvdkit.Distribute(compression="fp16" if options["fp16_allreduce"] else "none"),
         checkpoint=_checkpoint(options["checkpoint"], options["resume"]),
+        **gpu_fields(options, framework, on_gpu=PLAIN),
     )
 
 
@@ -74,6 +76,7 @@ def _checkpoint(directory: str | None, resume: bool) -> hvdkit.Checkpoint | None
 @click.option("--data-dir", help="A folder of MNIST-format files; without it, a sample of 5,000 digits.")
 @click.option("--engine", default="auto", show_default=True, help="horovod, torch, mpi, serial or auto.")
 @click.option("--fp16-allreduce", is_flag=True, help="Send gradients in half precision.")
+@gpu_options(on_gpu=PLAIN)
 @click.option("--checkpoint", metavar="DIR", help="Write a checkpoint after each epoch.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint.")
 @click.option("--target-accuracy", type=float, help="Stop at this validation accuracy, in 0..1.")
@@ -81,7 +84,7 @@ def _checkpoint(directory: str | None, resume: bool) -> hvdkit.Checkpoint | None
 def main(framework: str, out: str | None, **options: Any) -> None:
     """Train a small CNN on handwritten digits."""
     watch_exceptions()
-    trainer = hvdkit.apply(configured(options), framework=framework)
+    trainer = hvdkit.apply(configured(options, framework), framework=framework)
     trainer.fit()
     if out is not None:
         write_summary(trainer, summarise(trainer), out)

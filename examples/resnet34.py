@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from gpu_options import FAST, gpu_fields, gpu_options
 from reporting import StepTimes, show_speed, speed, summarise, write_summary
 
 import hvdkit
@@ -57,7 +58,7 @@ recipe = hvdkit.Recipe(
 )
 
 
-def configured(options: dict[str, Any], times: StepTimes) -> hvdkit.Recipe:
+def configured(options: dict[str, Any], framework: str, times: StepTimes) -> hvdkit.Recipe:
     """Return the recipe with the command line's settings."""
     processes, batch, size, steps = launched_as().size, options["batch_size"], options["image_size"], options["steps"]
     if options["data_dir"] is None:
@@ -75,6 +76,7 @@ def configured(options: dict[str, Any], times: StepTimes) -> hvdkit.Recipe:
         init=hvdkit.Init(options["engine"]),
         scale_lr=hvdkit.ScaleLR("linear", options["warmup_epochs"]),
         observers=(times,),
+        **gpu_fields(options, framework, on_gpu=FAST),
     )
 
 
@@ -88,12 +90,13 @@ def configured(options: dict[str, Any], times: StepTimes) -> hvdkit.Recipe:
 @click.option("--lr", default=0.0125, show_default=True, help="Learning rate of one process.")
 @click.option("--warmup-epochs", default=0.0, show_default=True, help="Epochs until the scaled rate is reached.")
 @click.option("--engine", default="auto", show_default=True, help="horovod, torch, mpi, serial or auto.")
+@gpu_options(on_gpu=FAST)
 @click.option("--out", metavar="DIR", help="Write DIR/summary.json.")
 def main(framework: str, out: str | None, **options: Any) -> None:
     """Train ResNet34 and measure images per second."""
     watch_exceptions()
     times = StepTimes()
-    trainer = hvdkit.apply(configured(options, times), framework=framework)
+    trainer = hvdkit.apply(configured(options, framework, times), framework=framework)
     trainer.fit()
     summary = {**summarise(trainer), "images_per_second": speed(trainer, times)}
     show_speed(trainer, summary["images_per_second"], summary["weights_sha256"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tempfile import gettempdir
+
 import pytest
 from example_runs import (
     MNIST,
@@ -136,6 +138,30 @@ def test_workers_are_refused_by_the_others(combination, digits, pools):
     (line,) = error_lines(finished)
     assert finished.code == 1
     assert "workers" in line
+
+
+def test_precision(ended):
+    assert ", precision " not in ended().stderr
+    assert ", precision bf16" in ended("--precision", "bf16").stderr
+
+
+@pytest.mark.skipif(" " in gettempdir(), reason="torch's compiler takes no temporary folder with a blank in its name")
+def test_compile(ended):
+    if not PLAIN or PLAIN[0].framework != "torch":
+        pytest.skip("torch alone compiles a recipe's model")
+    assert ", compiled" not in ended().stderr
+    assert ", compiled" in ended("--compile").stderr
+
+
+@pytest.mark.parametrize("flags", [("--compile",), ("--cuda-graphs", "on")], ids="-".join)
+@pytest.mark.parametrize("combination", [entry for entry in one_process() if entry.values[0].framework != "torch"])
+def test_what_only_torch_can_do_is_refused_by_the_others(combination, flags, digits, pools):
+    program = (MNIST, "--framework", combination.framework, "--data-dir", str(digits), *flags)
+    (finished,) = run_inside(pools.get(combination), *program)
+    (line,) = error_lines(finished)
+    assert finished.code == 1
+    assert "Traceback" not in finished.stderr
+    assert f"{' '.join(flags)} belongs to --framework torch, not to {combination.framework}" in line
 
 
 def test_target_accuracy_ends_the_run(summary):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from tempfile import gettempdir
 
 import numpy as np
 import pytest
@@ -125,6 +126,40 @@ def test_every_number_of_the_command_line_counts(tmp_path, photographs, pools):
     assert summary["learning_rate"] == pytest.approx(0.002)
     assert summary["epochs"][1]["learning_rate"] == pytest.approx(0.0015)
     assert summary["images_per_second"]["steps"] == 3
+
+
+@pytest.fixture
+def ended(pools):
+    """How one process of one step ended."""
+
+    def of(framework, *flags):
+        here = [one for one in available(one_process()) if one.framework == framework]
+        if not here:
+            pytest.skip(f"{framework} cannot run here")
+        common = ("--framework", framework, "--image-size", "8", "--batch-size", "4", "--steps", "1")
+        (finished,) = run_inside(pools.get(here[0]), RESNET34, *common, *flags)
+        return finished
+
+    return of
+
+
+def test_precision(ended):
+    assert ", precision bf16" in ended("torch", "--precision", "bf16").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(" " in gettempdir(), reason="torch's compiler takes no temporary folder with a blank in its name")
+def test_compile(ended):
+    assert ", compiled" in ended("torch", "--compile").stderr
+
+
+@pytest.mark.parametrize("flags", [("--compile",), ("--cuda-graphs", "on")], ids="-".join)
+@pytest.mark.parametrize("framework", ["tf", "keras"])
+def test_what_only_torch_can_do(ended, framework, flags):
+    finished = ended(framework, *flags)
+    (line,) = error_lines(finished)
+    assert finished.code == 1
+    assert f"{' '.join(flags)} belongs to --framework torch, not to {framework}" in line
 
 
 @pytest.fixture
