@@ -67,6 +67,9 @@ class Job:
     def leave(self) -> None:
         """End all engines."""
         self.world.barrier()
+        for world in self.worlds.values():
+            if world is not self.world and world.control is not None:
+                world.control.leave()
         self.world.shutdown()
 
     def _add(self, name: str, start: Callable[[], Engine]) -> None:
