@@ -35,7 +35,7 @@ class Task:
         lr: Of one process; all methods multiply it by their number.
         precision: ``fp32`` or ``bf16``.
         workers: Loader processes of each process; hvdkit takes arrays without any.
-        seed: Of the first weights.
+        seed: Of the first weights and the order of samples.
     """
 
     data: hvdkit.Data
@@ -143,7 +143,8 @@ class Sampled(Loop):
     """A loop over a ``DataLoader`` with a ``DistributedSampler``."""
 
     def prepare(self) -> None:
-        self.sampler = DistributedSampler(self.task.training, self.job.size, self.job.rank, drop_last=True)
+        task, job = self.task, self.job
+        self.sampler = DistributedSampler(task.training, job.size, job.rank, seed=task.seed, drop_last=True)
         self.loader = self._loader(sampler=self.sampler, **self.loading())
         self.steps = len(self.loader)
 
