@@ -18,19 +18,24 @@ from hvdkit.torch.models import resnet34
 
 CLASSES = 10
 SIDE = 224
+COARSE = 7
 SHAPES = {"mnist-shape": (28, 28, 1), "resnet": (SIDE, SIDE, 3)}
 SAMPLES = {"mnist-shape": 60_000, "resnet": 2_048}
 MODELS = {"mnist-shape": "mnist_cnn", "resnet": "resnet34"}
 
 
 def array_task(kind: str, model: str | None, samples: int | None, **settings: Any) -> Task:
-    """Return a task on random images in memory, in 0..1, whose brightness tells their class."""
+    """Return a task on images in memory: a coarse pattern of their class, and noise, around 0."""
     random = np.random.default_rng(0)
-    count = SAMPLES[kind] if samples is None else samples
-    x = random.random((count, *SHAPES[kind]), np.float32)
+    count, (side, _, colours) = SAMPLES[kind] if samples is None else samples, SHAPES[kind]
+    x = random.random((count, side, side, colours), np.float32)
     y = random.integers(0, CLASSES, count)
-    x *= 0.5
-    x += (y / (2 * CLASSES)).astype(np.float32).reshape(-1, 1, 1, 1)
+    x -= 0.5
+    for label in range(CLASSES):
+        coarse = random.random((COARSE, COARSE, colours), np.float32) - 0.5
+        x[y == label] += coarse.repeat(side // COARSE, 0).repeat(side // COARSE, 1)
+    # some wrong labels: a loss near 0 would leave denormal numbers to compute with
+    y[::10] = random.integers(0, CLASSES, len(y[::10]))
     return Task(hvdkit.Data(train=(x, y), classes=CLASSES), model or MODELS[kind], **settings)
 
 
