@@ -61,16 +61,17 @@ class Runner:
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=1e-3, momentum=0.9, fused=job.device != "cpu" or None
         )
-        if options["compiled"] and name != "ddp":
+        if options["compiled"] and not name.startswith("ddp"):
             self.model.compile()
         self.model, self.optimizer = torch_methods.METHODS[name](job, self.model, self.optimizer)
-        if options["compiled"] and name == "ddp":
+        if options["compiled"] and name.startswith("ddp"):
             # as its manual says: the compiler cuts the graph at DDP's buckets
             self.model = torch.compile(self.model)
         self._autocast = options["precision"] == "bf16"
         self._device = job.device.split(":")[0]
+        self.step = torch_methods.CAPTURES.get(name, torch_methods.as_it_is)(job, self)
 
-    def step(self) -> None:
+    def update(self) -> None:
         """Do one update."""
         with torch.autocast(self._device, torch.bfloat16, enabled=self._autocast):
             loss = torch.nn.functional.cross_entropy(self.model(self.x), self.y)
@@ -93,24 +94,30 @@ def seconds_per_step(job: Job, runner: Runner, steps: int) -> float:
 def measure(
     job: Job, names: list[str], build: Callable[[str], Runner], steps: int, rounds: int, warmup: int
 ) -> dict[str, dict[str, Any]]:
-    """Measure all methods in turn; return the samples per second of each round, over all ranks, and peak memory."""
+    """Measure all methods in turn; return the samples per second of each round, over all ranks, and the memory."""
     runners: dict[str, Runner] = {}
     results: dict[str, dict[str, Any]] = {}
     for name in names:
+        held = _reserved(job)
         runners[name] = build(name)
-        results[name] = {"rounds": [], "peak_bytes": 0}
         seconds_per_step(job, runners[name], warmup)
+        results[name] = {"rounds": [], "reserved_bytes": _reserved(job, emptied=False) - held}
     for _ in range(rounds):
         for name, runner in runners.items():
-            if job.device != "cpu":
-                torch.cuda.reset_peak_memory_stats()
-                held = torch.cuda.memory_allocated()
             ranks = 1 if name == "plain" else job.size
             seconds = seconds_per_step(job, runner, steps)
             results[name]["rounds"].append(len(runner.x) * ranks / seconds)
-            if job.device != "cpu":
-                results[name]["peak_bytes"] = torch.cuda.max_memory_allocated() - held
     return results
+
+
+def _reserved(job: Job, *, emptied: bool = True) -> int:
+    """Return the bytes of the GPU that this process holds, without what it holds for later use if asked for."""
+    if job.device == "cpu":
+        return 0
+    if emptied:
+        gc.collect()
+        torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
 
 
 def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) -> str:
@@ -121,7 +128,8 @@ def _table(job: Job, arch: str, batch: int, results: dict[str, dict[str, Any]]) 
     for name, value in medians.items():
         ratio = f"{value / base:6.3f} x DDP" if base else ""
         spread = (max(results[name]["rounds"]) - min(results[name]["rounds"])) / value
-        lines.append(f"  {name:16} {value:10.1f} samples/s  {ratio}  spread {spread:.1%}")
+        memory = results[name]["reserved_bytes"] / 2**30
+        lines.append(f"  {name:22} {value:10.1f} samples/s  {ratio}  spread {spread:.1%}  {memory:.2f} GiB")
     return "\n".join(lines)
 
 

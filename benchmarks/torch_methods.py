@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -48,7 +48,8 @@ class Job:
         if "horovod" in self.worlds and self.size > 1 and self.compression != "bf16":
             names += ["horovod", "horovod-best"] if self.device != "cpu" else ["horovod"]
         engines = [name for name in self.worlds if name != "serial" and not (name == "mpi" and compressed)]
-        return names + [f"hvdkit-{name}" for name in engines]
+        names += [f"hvdkit-{name}" for name in engines]
+        return [*names, "ddp-captured", "hvdkit-torch-captured"] if self.device != "cpu" else names
 
     def wait_for_all(self) -> None:
         """Line up the ranks and their devices."""
@@ -67,6 +68,9 @@ class Job:
     def leave(self) -> None:
         """End all engines."""
         self.world.barrier()
+        # NCCL waits for them when its process group ends
+        for graph in _graphs:
+            graph.reset()
         for world in self.worlds.values():
             if world is not self.world and world.control is not None:
                 world.control.leave()
@@ -101,6 +105,15 @@ def _ddp(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> 
     return wrapped, optimizer
 
 
+def _ddp_on_a_stream(job: Job, model: torch.nn.Module, optimizer: Any) -> tuple[torch.nn.Module, Any]:
+    """Wrap as PyTorch's notes on CUDA graphs ask for."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        wrapped = torch.nn.parallel.DistributedDataParallel(
+            model, device_ids=[torch.device(job.device)], gradient_as_bucket_view=True
+        )
+    return wrapped, optimizer
+
+
 def _horovod(job: Job, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
     import horovod.torch as hvd
 
@@ -122,9 +135,54 @@ def _hvdkit(engine: str) -> Method:
 METHODS: dict[str, Method] = {
     "plain": _plain,
     "ddp": _ddp,
+    "ddp-captured": _ddp_on_a_stream,
     "horovod": _horovod,
     "horovod-best": _horovod,
     "hvdkit-horovod": _hvdkit("horovod"),
     "hvdkit-torch": _hvdkit("torch"),
+    "hvdkit-torch-captured": _hvdkit("torch"),
     "hvdkit-mpi": _hvdkit("mpi"),
+}
+
+
+class Steps(Protocol):
+    """What is captured."""
+
+    model: torch.nn.Module
+    optimizer: Any
+    update: Callable[[], None]
+
+
+def as_it_is(_job: Job, steps: Steps) -> Callable[[], None]:
+    """Return the update as Python does it."""
+    return steps.update
+
+
+def _by_hand(_job: Job, steps: Steps) -> Callable[[], None]:
+    """Capture the update as PyTorch's notes on CUDA graphs do, behind 11 updates on a stream of their own."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(11):
+            steps.update()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        steps.update()
+    _graphs.append(graph)
+    return graph.replay
+
+
+def _by_hvdkit(job: Job, steps: Steps) -> Callable[[], None]:
+    held, worlds._current = worlds._current, job.worlds["torch"]
+    try:
+        captured: Callable[[], None] = hk.capture(steps.update, steps.optimizer, steps.model)
+    finally:
+        worlds._current = held
+    return captured
+
+
+_graphs: list[torch.cuda.CUDAGraph] = []
+CAPTURES: dict[str, Callable[[Job, Any], Callable[[], None]]] = {
+    "ddp-captured": _by_hand,
+    "hvdkit-torch-captured": _by_hvdkit,
 }

@@ -41,6 +41,9 @@ class HostState:
         code = {type(module) for _, module in modules.values()}
         for function in _reached([*functions, *code]):
             self._add(f"what {function.__qualname__} refers to", _function_reader(function))
+        for method in functions:
+            if isinstance(method, MethodType) and not isinstance(method.__self__, torch.nn.Module):
+                self._add(f"what {method.__qualname__} reads of its object", _method_reader(method))
         for entry in functions:
             if not isinstance(entry, (torch.nn.Module, FunctionType, MethodType)):
                 self._add(type(entry).__name__, functools.partial(_plain, entry, _DEPTH))
@@ -104,6 +107,20 @@ def _function_reader(function: FunctionType) -> Reader:
         return [_plain(value, 1) for value in [*held, *named, function.__defaults__]]
 
     return read
+
+
+def _method_reader(method: MethodType) -> Reader:
+    """Return what reads those attributes of a method's object that it names, and those that its methods name."""
+    held, kind = vars(method.__self__), type(method.__self__)
+    waiting, names, seen = [method.__func__.__code__], set[str](), set[str]()
+    while waiting:
+        for name in waiting.pop().co_names:
+            names.add(name)
+            found = getattr(kind, name, None)
+            if isinstance(found, FunctionType) and name not in seen:
+                seen.add(name)
+                waiting.append(found.__code__)
+    return lambda: [_plain(held[name], 1) for name in sorted(names) if name in held]
 
 
 def _content(cell: Any) -> Any:
