@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -40,23 +41,38 @@ class StepTimes(Observer):
 
     def __init__(self) -> None:
         self.start_up = 0.0
-        self.steps: list[float] = []
-        self._before = 0.0
+        self._epochs: list[list[Any]] = []
 
     def on_epoch_begin(self, trainer: Any) -> None:
-        self._before = trainer.seconds()
-        if not self.steps:
-            self.start_up = self._before
+        if not self._epochs:
+            self.start_up = trainer.seconds()
+        self._epochs.append([_moment(trainer)])
 
     def on_step_end(self, trainer: Any) -> None:
-        if trainer.framework == "torch":
-            import torch
+        self._epochs[-1].append(_moment(trainer))
 
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-        now = trainer.seconds()
-        self.steps.append(now - self._before)
-        self._before = now
+    def steps(self) -> list[float]:
+        """Return the seconds of each update."""
+        return [_between(*pair) for moments in self._epochs for pair in itertools.pairwise(moments)]
+
+
+def _moment(trainer: Any) -> Any:
+    """Note a moment: on a GPU that at which it has done what it was given, without waiting for it."""
+    if trainer.framework == "torch":
+        import torch
+
+        if torch.cuda.is_available():
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+    return trainer.seconds()
+
+
+def _between(first: Any, second: Any) -> float:
+    if isinstance(first, float):
+        return float(second - first)
+    second.synchronize()
+    return float(first.elapsed_time(second)) / 1000.0
 
 
 def speed(trainer: Any, times: StepTimes) -> dict[str, Any]:
@@ -65,7 +81,7 @@ def speed(trainer: Any, times: StepTimes) -> dict[str, Any]:
     Means and 1.96 standard deviations are over all steps but the first, which traces, compiles and connects. A step of
     all ranks takes as long as the slowest rank's.
     """
-    ranks = trainer.world.engine.allgather_object((times.start_up, times.steps))
+    ranks = trainer.world.engine.allgather_object((times.start_up, times.steps()))
     seconds = np.array([steps[1:] for _, steps in ranks])
     batch = trainer.global_batch / trainer.world.size
     return {

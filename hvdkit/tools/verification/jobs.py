@@ -202,9 +202,17 @@ def _bare(recipe: Recipe) -> Recipe:
     settings = recipe.distribute
     if settings is not None:
         settings = dataclasses.replace(settings, compression="none")
+    # passes of one update that are recorded together begin behind its last batch, where the recorder looks at each
+    graphs = recipe.cuda_graphs if accumulate(recipe) == 1 else False
     # what the guard would stop at is for the checks to find
     return recipe.replace(
-        observers=(), checkpoint=None, stop_at=None, precision="fp32", distribute=settings, guard=False
+        observers=(),
+        checkpoint=None,
+        stop_at=None,
+        precision="fp32",
+        distribute=settings,
+        guard=False,
+        cuda_graphs=graphs,
     )
 
 

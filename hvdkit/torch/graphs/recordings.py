@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -136,11 +137,11 @@ class Recordings:
 
     def _replay(self, held: _Recording, tensors: list[torch.Tensor]) -> Any:
         self._replays += 1
+        LOOP_WEIGHT.count_passes(held.passes)
         step_rates(self._optimizer).fill(self._optimizer)
         held.replay(tensors)
         for parameter, gradient in held.gradients:
             parameter.grad = gradient
-        LOOP_WEIGHT.count_passes(held.passes)
         for reducer in reducers_of(self._optimizer):
             reducer.note_replay()
         drift.count_updates(held.updated)
@@ -209,4 +210,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _is_a_librarys(path: str) -> bool:
-    return "/torch/" in path or "/hvdkit/" in path
+    return path.startswith(_LIBRARIES)
+
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))

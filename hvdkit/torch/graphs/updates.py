@@ -79,6 +79,7 @@ class Updates:
         return self._told
 
     def _tell(self, reason: str) -> None:
+        self._told = f", no CUDA graphs: {reason}"
         if self._is_root:
             say(f"hvdkit: no CUDA graphs: {reason}; training goes on without")
 
