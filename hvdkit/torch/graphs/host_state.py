@@ -6,7 +6,7 @@ import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -91,22 +91,16 @@ def _module_reader(module: torch.nn.Module) -> Reader:
         names = [name for name, value in held.items() if name not in _OWN and isinstance(value, (*_SCALARS, float))]
         take = itemgetter(*names)
         return lambda: (take(held), tensors())
+    classes = [vars(base) for base in type(module).__mro__ if not _is_a_librarys(base.__module__)]
     return lambda: (
         [(name, _plain(value, _DEPTH)) for name, value in held.items() if name not in _OWN],
+        [(name, value) for each in classes for name, value in each.items() if isinstance(value, (*_SCALARS, float))],
         tensors(),
     )
 
 
 def _function_reader(function: FunctionType) -> Reader:
-    outer, names = function.__globals__, function.__code__.co_names
-    cells = function.__closure__ or ()
-
-    def read() -> list[Any]:
-        held = [_content(cell) for cell in cells]
-        named = [outer[name] for name in names if name in outer]
-        return [_plain(value, 1) for value in [*held, *named, function.__defaults__]]
-
-    return read
+    return lambda: [_plain(value, 1) for value in [*_named_by(function), function.__defaults__]]
 
 
 def _method_reader(method: MethodType) -> Reader:
@@ -155,8 +149,13 @@ def _functions_of(entry: Any) -> list[FunctionType]:
 
 
 def _named_by(function: FunctionType) -> Iterator[Any]:
-    yield from (_content(cell) for cell in function.__closure__ or ())
-    yield from (function.__globals__.get(name) for name in function.__code__.co_names)
+    """Yield what a function's variables hold, and what it names in modules of the user's."""
+    outer, names = function.__globals__, function.__code__.co_names
+    held = [*(_content(cell) for cell in function.__closure__ or ()), *(outer[name] for name in names if name in outer)]
+    for value in held:
+        yield value
+        if isinstance(value, ModuleType) and not _is_a_librarys(value.__name__):
+            yield from (vars(value)[name] for name in names if name in vars(value))
 
 
 def _is_a_librarys(module: str | None) -> bool:

@@ -392,6 +392,37 @@ def test_what_a_step_reads_of_its_object_and_of_variables_is_recorded_anew_when_
 
 
 @pytest.mark.parametrize("ranks", PAIR, indirect=True)
+def test_numbers_in_a_module_and_on_a_class_are_recorded_anew_when_they_change(ranks):
+    def body():
+        import types
+
+        import torch
+        from torch_graphs import Net, both
+
+        settings = types.ModuleType("settings")
+        settings.factor = 1.0
+
+        class Scaled(Net):
+            shift = 0.0
+
+            def forward(self, x):
+                return super().forward(x) * settings.factor + self.shift
+
+        def loss(outputs, targets):
+            return torch.nn.functional.cross_entropy(outputs * settings.factor, targets)
+
+        class Changing(hvdkit.training.observers.Observer):
+            def on_epoch_begin(self, trainer):
+                settings.factor, Scaled.shift = 1.0 + (trainer.epoch > 1), float(trainer.epoch > 3)
+
+        return both(model={"torch": Scaled}, loss={"torch": loss}, observers=(Changing(),), epochs=6)
+
+    found = ranks.run(body)
+    same(found)
+    assert all(recorded["recorded"] == 3 for recorded, _ in found)
+
+
+@pytest.mark.parametrize("ranks", PAIR, indirect=True)
 def test_results_of_a_captured_step_are_the_callers_own(ranks):
     def body():
         import torch
