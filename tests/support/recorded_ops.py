@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hvdkit.torch.graphs.recorder import CudaRecorder
+from hvdkit.torch.graphs import recorder
 from hvdkit.torch.rates import step_rates, takes_rate_tensors
 
 WAITING = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "unique_dim", "masked_select", "_unique2"}
@@ -94,6 +94,9 @@ class OpRecorder:
     def beside(self):
         return nullcontext()
 
+    def lacks(self):
+        return recorder.crowded(0, 1)
+
     def release(self):
         pass
 
@@ -144,9 +147,9 @@ class _Counted:
         self.recorded = self.replays = 0
 
     def on(self, device):
-        self._recorder = CudaRecorder(device)
+        self._recorder = recorder.CudaRecorder(device)
         self.beside, self.watching = self._recorder.beside, self._recorder.watching
-        self.release = self._recorder.release
+        self.release, self.lacks = self._recorder.release, self._recorder.lacks
         return self
 
     def record(self, work, generators):
@@ -167,13 +170,13 @@ def recording():
     Optimizers step on the CPU as they do on a GPU, so that runs without a recording inside have the same numbers.
     """
     on_gpu = torch.cuda.is_available()
-    recorder = _Counted() if on_gpu else OpRecorder()
+    counted = _Counted() if on_gpu else OpRecorder()
     with ExitStack() as stack:
         for place in ("graphs.updates", "graphs.capturing"):
-            stack.enter_context(mock.patch(f"hvdkit.torch.{place}.recorder_for", recorder.on))
+            stack.enter_context(mock.patch(f"hvdkit.torch.{place}.recorder_for", counted.on))
         for place in () if on_gpu else ("building", "graphs.capturing"):
             stack.enter_context(mock.patch(f"hvdkit.torch.{place}.step_on_device", _step_on_the_cpu))
-        yield recorder
+        yield counted
 
 
 def _step_on_the_cpu(optimizer, model):

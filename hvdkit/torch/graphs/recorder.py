@@ -25,6 +25,9 @@ class Recorder(Protocol):
     def watching(self) -> AbstractContextManager[list[str]]:
         """Note what waits for the device inside, which no recording can."""
 
+    def lacks(self) -> str:
+        """Return what the device lacks for a first recording, in words; empty if nothing."""
+
     def release(self) -> None:
         """Let go of all recordings."""
 
@@ -67,6 +70,13 @@ class CudaRecorder:
             result = work()
         return graph, result
 
+    def lacks(self) -> str:
+        """Say that memory is lacking if an update would not fit twice."""
+        free, _ = torch.cuda.mem_get_info(self._stream.device)
+        held = torch.cuda.memory_allocated(self._stream.device)
+        once = torch.cuda.max_memory_allocated(self._stream.device) - held
+        return crowded(once, free + torch.cuda.memory_reserved(self._stream.device) - held)
+
     def release(self) -> None:
         """Destroy the graphs, for which NCCL would wait when its process group ends."""
         for graph in self._graphs:
@@ -90,6 +100,16 @@ class CudaRecorder:
                 found.append(f"the host waits for the device at {each.filename}:{each.lineno}")
             elif "Synchronization debug mode" not in text:
                 warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def crowded(once: int, room: int) -> str:
+    """Say that an update of ``once`` bytes does not fit twice into ``room`` bytes; empty if it does.
+
+    A graph keeps its memory, and whatever runs beside it, such as evaluation, needs some of its own.
+    """
+    if 2 * once <= room:
+        return ""
+    return f"an update takes {once / 2**30:.1f} GiB of the GPU, and would be held twice in {room / 2**30:.1f} GiB"
 
 
 def recorder_for(device: torch.device) -> Recorder | None:

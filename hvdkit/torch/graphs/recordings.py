@@ -88,7 +88,7 @@ class Recordings:
             held = self._held.get(key)
             if held is not None:
                 result = self._replay(held, tensors)
-            elif self._runs[key] < _RUNS_BEFORE or len(self._held) >= _MOST:
+            elif self._runs[key] < _RUNS_BEFORE or len(self._held) >= _MOST or self._lacks_memory():
                 result = self._run_as_it_is(key, tensors, work)
             else:
                 result = self._record(key, tensors, work)
@@ -104,6 +104,12 @@ class Recordings:
             self._held.clear()
             self._runs.clear()
         self._known = now
+
+    def _lacks_memory(self) -> bool:
+        lacking = "" if self._held else self._recorder.lacks()
+        if lacking:
+            self._give_up(lacking)
+        return bool(lacking)
 
     def _run_as_it_is(self, key: Hashable, tensors: list[torch.Tensor], work: Work) -> Any:
         self._runs[key] += 1

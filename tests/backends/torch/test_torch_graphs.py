@@ -220,6 +220,28 @@ def test_what_cannot_be_recorded_is_said_in_one_line_and_trained_all_the_same(ra
 
 
 @pytest.mark.parametrize("ranks", PAIR, indirect=True)
+def test_an_update_that_would_not_fit_twice_is_not_recorded(ranks):
+    def body():
+        from unittest import mock
+
+        from torch_graphs import trained
+
+        from hvdkit.torch.graphs.recorder import crowded
+
+        gib = 2**30
+        said = [crowded(3 * gib, 6 * gib), crowded(3 * gib, 5 * gib)]
+        with mock.patch("hvdkit.torch.graphs.recorder.crowded", return_value=said[1]):
+            return said, trained(), trained(False)
+
+    for (fits, crowded), tried, plain in ranks.run(body):
+        assert fits == ""
+        assert crowded == "an update takes 3.0 GiB of the GPU, and would be held twice in 5.0 GiB"
+        assert tried["recorded"] == 0
+        assert f"no CUDA graphs: {crowded}" in tried["summary"]
+        assert (tried["digest"], tried["curve"]) == (plain["digest"], plain["curve"])
+
+
+@pytest.mark.parametrize("ranks", PAIR, indirect=True)
 def test_an_error_while_it_is_recorded_leaves_no_trace(ranks):
     def body():
         from torch_graphs import Net, both
