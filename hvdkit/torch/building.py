@@ -38,7 +38,9 @@ def build_optimizer(source: Any, model: torch.nn.Module) -> tuple[torch.optim.Op
         RecipeError: The source is neither an optimizer of hvdkit's nor a callable of the parameters.
     """
     parameters = list(model.parameters())
-    optimizer = _own_optimizer(source, parameters, fused=True if can_be_fused(model) else None)
+    # older torch knows the option, but not for all optimizers
+    fused = {"fused": True} if can_be_fused(model) else {}
+    optimizer = _own_optimizer(source, parameters, fused)
     if optimizer is None and callable(source):
         optimizer = source(parameters)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -50,7 +52,7 @@ def build_optimizer(source: Any, model: torch.nn.Module) -> tuple[torch.optim.Op
 
 
 def _own_optimizer(
-    source: Any, parameters: list[torch.nn.Parameter], fused: bool | None
+    source: Any, parameters: list[torch.nn.Parameter], fused: dict[str, bool]
 ) -> torch.optim.Optimizer | None:
     if isinstance(source, optimizers.SGD):
         return torch.optim.SGD(
@@ -59,11 +61,11 @@ def _own_optimizer(
             source.momentum,
             nesterov=source.nesterov,
             weight_decay=source.weight_decay,
-            fused=fused,
+            **fused,
         )
     if isinstance(source, (optimizers.AdamW, optimizers.Adam)):
         kind = torch.optim.AdamW if isinstance(source, optimizers.AdamW) else torch.optim.Adam
-        return kind(parameters, source.lr, source.betas, source.eps, source.weight_decay, fused=fused)
+        return kind(parameters, source.lr, source.betas, source.eps, source.weight_decay, **fused)
     if isinstance(source, optimizers.Adagrad):
         return torch.optim.Adagrad(
             parameters,

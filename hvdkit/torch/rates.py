@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -101,7 +102,7 @@ def takes_rate_tensors(optimizer: torch.optim.Optimizer) -> bool:
         return False
     if isinstance(optimizer, torch.optim.SGD):
         # it counts no updates, and waits for its rate but in the kernel for all parameters
-        return all(group["fused"] for group in optimizer.param_groups)
+        return all(group.get("fused") for group in optimizer.param_groups)
     return "capturable" in optimizer.defaults
 
 
@@ -112,7 +113,9 @@ def step_on_device(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> 
         return
     fusible = can_be_fused(model)
     for group in optimizer.param_groups:
-        if isinstance(optimizer, torch.optim.SGD) and group["fused"] is None and group["foreach"] is None and fusible:
+        # an SGD of torch before 2.3 has no such kernel, and no option
+        unset = "fused" in group and group["fused"] is None and group["foreach"] is None
+        if isinstance(optimizer, torch.optim.SGD) and unset and fusible:
             group["fused"] = True
         if "capturable" in group:
             group["capturable"] = True
@@ -120,11 +123,16 @@ def step_on_device(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> 
         step_rates(optimizer).put_on(device)
 
 
+# since torch 2.3
+_SGD_CAN_BE_FUSED = "fused" in inspect.signature(torch.optim.SGD).parameters
+
+
 def can_be_fused(model: torch.nn.Module) -> bool:
     """Say whether one kernel may update all parameters: on a GPU, of floating point, with dense gradients."""
     parameters = list(model.parameters())
     return (
-        device_of(model).type == "cuda"
+        _SGD_CAN_BE_FUSED
+        and device_of(model).type == "cuda"
         and all(parameter.is_floating_point() for parameter in parameters)
         and not sparse_parameters(model)
     )

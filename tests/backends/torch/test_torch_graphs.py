@@ -338,15 +338,13 @@ def test_a_step_that_counts_goes_on_as_it_is(ranks):
     def body():
         import torch
         from recorded_ops import recording
-        from torch_cases import mlp, samples
+        from torch_cases import samples
+        from torch_graphs import eight_lines
 
         import hvdkit.torch as hk
 
         with recording() as recorder:
-            model = mlp(torch.float32).to(hk.pin())
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            hk.distribute(optimizer, model)
-            hk.broadcast(model, optimizer)
+            model, optimizer = eight_lines()
             seen = 0
 
             def step(x, y):
@@ -369,17 +367,14 @@ def test_what_a_step_reads_of_its_object_and_of_variables_is_recorded_anew_when_
     def body():
         import torch
         from recorded_ops import recording
-        from torch_cases import digest, mlp, samples
+        from torch_cases import digest, samples
+        from torch_graphs import eight_lines
 
         import hvdkit.torch as hk
 
         class Loop:
             def __init__(self):
-                torch.manual_seed(1)
-                self.model = mlp(torch.float32).to(hk.pin())
-                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-                hk.distribute(self.optimizer, self.model)
-                hk.broadcast(self.model, self.optimizer)
+                self.model, self.optimizer = eight_lines()
                 self.factor, self.unused = 1.0, 0
 
             def step(self, x, y):
@@ -449,15 +444,13 @@ def test_results_of_a_captured_step_are_the_callers_own(ranks):
     def body():
         import torch
         from recorded_ops import recording
-        from torch_cases import mlp, samples
+        from torch_cases import samples
+        from torch_graphs import eight_lines
 
         import hvdkit.torch as hk
 
         with recording() as recorder:
-            model = mlp(torch.float32).to(hk.pin())
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            hk.distribute(optimizer, model)
-            hk.broadcast(model, optimizer)
+            model, optimizer = eight_lines()
 
             def step(x, y):
                 loss = torch.nn.functional.cross_entropy(model(x), y)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from recorded_ops import recording
 from torch import nn
-from torch_cases import digest, samples
+from torch_cases import digest, mlp, samples
 from torch_recipes import curve, recipe
 
 import hvdkit
+import hvdkit.torch as hk
 
 
 class Net(nn.Module):
@@ -46,6 +47,15 @@ def trained(cuda_graphs: bool | str = "auto", **changes: Any) -> dict[str, Any]:
         "told": told.getvalue(),
         "summary": trainer.summary(),
     }
+
+
+def eight_lines() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a model and its distributed optimizer, on this rank's device."""
+    model = mlp(torch.float32).to(hk.pin())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hk.distribute(optimizer, model)
+    hk.broadcast(model, optimizer)
+    return model, optimizer
 
 
 def data(count: int) -> hvdkit.Data:
