@@ -8,7 +8,10 @@ from hvdkit.errors import RecipeError
 from hvdkit.recipe.declaration import Recipe
 from hvdkit.recipe.steps import Distribute, Shard
 
-_TORCH_ONLY = ("gradient_predivide", "reduction", "sync_batchnorm")
+_TORCH_ONLY: dict[type, tuple[str, ...]] = {
+    Distribute: ("gradient_predivide", "reduction", "sync_batchnorm"),
+    Shard: ("on_device",),
+}
 _REASONS = {
     "Distribute.sync_batchnorm": "Keras's BatchNormalization synchronises over tf.distribute alone",
     "Distribute.gradient_predivide": "Keras's gradients are divided by the number of processes before the sum",
@@ -36,7 +39,7 @@ def check_served(recipe: Recipe, framework: str) -> None:
         "Recipe.scheduler": recipe.scheduler is not None,
         "Shard.on_device": recipe.shard is not None and recipe.shard.on_device is True,
     }
-    for name in _TORCH_ONLY:
+    for name in _TORCH_ONLY[Distribute]:
         given = getattr(recipe.distribute, name, getattr(Distribute, name))
         asked[f"Distribute.{name}"] = given != getattr(Distribute, name)
     for name, reason in _REASONS.items():
@@ -59,11 +62,7 @@ def check_keras_compression(compression: str) -> None:
         )
 
 
-def torch_only(settings: Distribute, framework: str) -> dict[str, Any]:
-    """Return those arguments of ``distribute`` that only torch takes."""
-    return {name: getattr(settings, name) for name in _TORCH_ONLY} if framework == "torch" else {}
-
-
-def shard_torch_only(settings: Shard, framework: str) -> dict[str, Any]:
-    """Return those arguments of ``shard`` that only torch takes."""
-    return {"on_device": settings.on_device} if framework == "torch" else {}
+def torch_only(settings: Distribute | Shard, framework: str) -> dict[str, Any]:
+    """Return those arguments of ``distribute`` or ``shard`` that only torch takes."""
+    names = _TORCH_ONLY[type(settings)] if framework == "torch" else ()
+    return {name: getattr(settings, name) for name in names}

@@ -13,6 +13,7 @@ from hvdkit.job import world as worlds
 from hvdkit.job.collective import on_all_ranks
 from hvdkit.recipe.trees import map_tree
 from hvdkit.torch.building import build_loss
+from hvdkit.torch.copies import Copies
 from hvdkit.torch.measures import Measures
 from hvdkit.torch.sharding import shard
 from hvdkit.torch.synchronising import synchronise_statistics
@@ -51,8 +52,10 @@ def evaluate(
     device = next((part.device for part in itertools.chain(model.parameters(), model.buffers())), torch.device("cpu"))
     measures = Measures(None if source is None else build_loss(source), entries, device, world)
 
+    copies = Copies(device)
+
     def place(batch: Any) -> list[Any]:
-        return [map_tree(lambda part: torch.as_tensor(part).to(device, non_blocking=True), side) for side in batch]
+        return [map_tree(copies.bring, side) for side in batch]
 
     synchronise_statistics(model)
     with evaluating(model):

@@ -18,7 +18,7 @@ from hvdkit.recipe.declaration import FRAMEWORKS, Data, Recipe
 from hvdkit.recipe.fingerprint import differences, fingerprint
 from hvdkit.recipe.plan import LearningRate, steps_for_rank
 from hvdkit.recipe.steps import Init
-from hvdkit.recipe.support import check_served, shard_torch_only, torch_only
+from hvdkit.recipe.support import check_served, torch_only
 from hvdkit.recipe.trees import is_arrays, samples_of
 from hvdkit.training.backend import Backend
 from hvdkit.training.batches import Batches
@@ -155,7 +155,7 @@ def _shard(backend: Backend, recipe: Recipe, framework: str, train: Any, batch_s
         workers=settings.workers,
         prefetch=settings.prefetch,
         pin_memory=settings.pin_memory,
-        **shard_torch_only(settings, framework),
+        **torch_only(settings, framework),
     )
 
 

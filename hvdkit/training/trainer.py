@@ -17,7 +17,7 @@ from hvdkit.recipe.fingerprint import fingerprint
 from hvdkit.recipe.plan import LearningRate
 from hvdkit.recipe.steps import Shard
 from hvdkit.recipe.stopping import FALLING, direction_of, parse_target
-from hvdkit.recipe.support import shard_torch_only
+from hvdkit.recipe.support import torch_only
 from hvdkit.recipe.trees import leaves
 from hvdkit.training.batch import as_pair
 from hvdkit.training.batches import Batch, Batches
@@ -152,7 +152,7 @@ class Trainer(ABC):
         return self._validation_batches
 
     def _laid_out(self, data: Any) -> Any:
-        settings = shard_torch_only(self.recipe.shard or Shard(), self.framework)
+        settings = torch_only(self.recipe.shard or Shard(), self.framework)
         shard = functools.partial(self._setup.backend.shard, data, self._setup.batch_size, train=False, **settings)
         return evaluation_of(data, shard)
 

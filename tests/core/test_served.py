@@ -11,6 +11,8 @@ ASKED = {
     "Distribute.gradient_predivide": {"distribute": hvdkit.Distribute(gradient_predivide=2.0)},
     "Distribute.reduction": {"distribute": hvdkit.Distribute(reduction="adasum")},
     "Recipe.compile": {"compile": True},
+    "Recipe.cuda_graphs": {"cuda_graphs": True},
+    "Shard.on_device": {"shard": hvdkit.Shard(on_device=True)},
 }
 
 

@@ -9,16 +9,14 @@ from typing import Any
 import torch
 
 from hvdkit.errors import RecipeError
-from hvdkit.job import world as worlds
 from hvdkit.torch.copies import Copies
 from hvdkit.torch.graphs.obstacles import obstacle
 from hvdkit.torch.graphs.recorder import recorder_for
-from hvdkit.torch.graphs.recordings import Recordings
+from hvdkit.torch.graphs.recordings import Recordings, say_why_not
 from hvdkit.torch.rates import step_on_device
 from hvdkit.torch.tensors import device_of
 from hvdkit.training.batches import current_batch_counts
 from hvdkit.training.loop_weight import LOOP_WEIGHT
-from hvdkit.training.observers import say
 
 Step = Callable[..., Any]
 
@@ -52,9 +50,9 @@ def capture(step: Step, optimizer: torch.optim.Optimizer, model: torch.nn.Module
     step_on_device(optimizer, model)
     reason = obstacle(model, optimizer, scaled=False)
     if reason:
-        _tell(reason)
+        say_why_not(reason)
         return step
-    recordings = Recordings(recorder, model, optimizer, [step], _tell)
+    recordings = Recordings(recorder, model, optimizer, [step])
     copies = Copies(device)
 
     @functools.wraps(step)
@@ -75,11 +73,6 @@ def capture(step: Step, optimizer: torch.optim.Optimizer, model: torch.nn.Module
         return _each_tensor(torch.Tensor.clone, result)
 
     return captured
-
-
-def _tell(reason: str) -> None:
-    if worlds.current().is_root:
-        say(f"hvdkit: no CUDA graphs: {reason}; training goes on without")
 
 
 def _each_tensor(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:

@@ -41,11 +41,11 @@ class HostState:
         code = {type(module) for _, module in modules.values()}
         for function in _reached([*functions, *code]):
             self._add(f"what {function.__qualname__} refers to", _function_reader(function))
-        for method in functions:
-            if isinstance(method, MethodType) and not isinstance(method.__self__, torch.nn.Module):
-                self._add(f"what {method.__qualname__} reads of its object", _method_reader(method))
         for entry in functions:
-            if not isinstance(entry, (torch.nn.Module, FunctionType, MethodType)):
+            if isinstance(entry, MethodType):
+                if not isinstance(entry.__self__, torch.nn.Module):
+                    self._add(f"what {entry.__qualname__} reads of its object", _method_reader(entry))
+            elif not isinstance(entry, (torch.nn.Module, FunctionType)):
                 self._add(type(entry).__name__, functools.partial(_plain, entry, _DEPTH))
         tensors = [*model.parameters(), *model.buffers()]
         self._add("where the weights lie", lambda: [tensor.data_ptr() for tensor in tensors])

@@ -20,6 +20,7 @@ from hvdkit.torch.random_state import generators_of
 from hvdkit.torch.rates import step_rates
 from hvdkit.torch.tensors import device_of, original
 from hvdkit.training.loop_weight import LOOP_WEIGHT
+from hvdkit.training.observers import say
 
 # runs before a kind of batch is recorded: the first makes the optimizer's state, and in the others nothing may change
 # on the host or wait for the device
@@ -41,10 +42,10 @@ class Recordings:
         model: What is trained.
         optimizer: What trains it.
         functions: What the step calls beside the model: the step itself, or loss and metrics.
-        told: Is given the reason when the step is found to be one that cannot be recorded.
 
     Attributes:
-        reason: Why nothing is recorded any more; empty as long as it may be.
+        reason: Why the step was found to be one that cannot be recorded; empty as long as it may be.
+        over: Whether nothing is recorded any more.
     """
 
     def __init__(
@@ -53,10 +54,9 @@ class Recordings:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         functions: Sequence[Any],
-        told: Callable[[str], None],
     ) -> None:
-        self.reason = ""
-        self._recorder, self._told = recorder, told
+        self.reason, self.over = "", False
+        self._recorder = recorder
         self._model, self._optimizer = original(model), optimizer
         self._device = device_of(self._model)
         self._host = HostState(self._model, optimizer, functions)
@@ -68,7 +68,7 @@ class Recordings:
 
     def release(self) -> None:
         """Let go of all recordings, and make no more."""
-        self.reason = self.reason or "the job has been left"
+        self.over = True
         self._held.clear()
         self._recorder.release()
 
@@ -80,7 +80,7 @@ class Recordings:
             tensors: On the device; what is recorded reads copies of them.
             work: Returns tensors, which a later run overwrites, in any structure.
         """
-        if self.reason:
+        if self.over:
             return work(tensors)
         with self._recorder.beside():
             self._forget_what_is_out_of_date()
@@ -187,7 +187,7 @@ class Recordings:
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         self.release()
-        self._told(reason)
+        say_why_not(reason)
 
 
 class _Recording:
@@ -202,6 +202,12 @@ class _Recording:
         if self._copies:
             torch._foreach_copy_(self._copies, tensors)
         self._replay()
+
+
+def say_why_not(reason: str) -> None:
+    """Say on rank 0 why updates are not recorded."""
+    if worlds.current().is_root:
+        say(f"hvdkit: no CUDA graphs: {reason}; training goes on without")
 
 
 def _reason(error: BaseException) -> str:

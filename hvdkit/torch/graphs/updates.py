@@ -16,7 +16,6 @@ from hvdkit.torch.graphs.recorder import recorder_for
 from hvdkit.torch.graphs.recordings import Recordings
 from hvdkit.torch.precision import Precision
 from hvdkit.training.batches import Batch
-from hvdkit.training.observers import say
 from hvdkit.training.trainer import Setup
 
 
@@ -59,7 +58,7 @@ class Updates:
     ) -> None:
         self._waiting: list[Pass] = []
         self._recordings: Recordings | None = None
-        self._told, self._is_root = "", setup.world.is_root
+        self._obstacle = ""
         self._stepping = False
         asked = setup.recipe.cuda_graphs
         recorder = recorder_for(torch.device(setup.device)) if asked else None
@@ -70,18 +69,16 @@ class Updates:
         reason = obstacle(model, optimizer, scaled=precision.is_scaled)
         if reason and asked is True:
             raise RecipeError(f"Recipe.cuda_graphs is True, but {reason}; use 'auto'")
-        self._told = f", no CUDA graphs: {reason}" if reason else ", CUDA graphs"
+        self._obstacle = reason
         if not reason:
-            self._recordings = Recordings(recorder, model, optimizer, functions, self._tell)
+            self._recordings = Recordings(recorder, model, optimizer, functions)
 
     def told(self) -> str:
         """Return what the summary says of it."""
-        return self._told
-
-    def _tell(self, reason: str) -> None:
-        self._told = f", no CUDA graphs: {reason}"
-        if self._is_root:
-            say(f"hvdkit: no CUDA graphs: {reason}; training goes on without")
+        reason = self._obstacle if self._recordings is None else self._recordings.reason
+        if reason:
+            return f", no CUDA graphs: {reason}"
+        return "" if self._recordings is None else ", CUDA graphs"
 
     @contextmanager
     def pass_by_pass(self) -> Iterator[None]:
@@ -120,4 +117,4 @@ class Updates:
 
     @property
     def _records(self) -> bool:
-        return self._recordings is not None and not self._recordings.reason
+        return self._recordings is not None and not self._recordings.over

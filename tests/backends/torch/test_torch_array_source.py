@@ -61,6 +61,7 @@ def test_data_on_a_device_that_cannot_be_are_refused_in_one_line(ranks):
         import numpy as np
         import torch
         from complaints import complaint
+        from torch_recipes import recipe
 
         import hvdkit.torch as hk
 
@@ -68,6 +69,8 @@ def test_data_on_a_device_that_cannot_be_are_refused_in_one_line(ranks):
         dataset = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4))
         with mock.patch("torch.cuda.is_available", return_value=False):
             said = [complaint(lambda: hk.shard((x, y), 2, on_device=True))]
+            asked = hvdkit.Shard(on_device=True)
+            said.append(complaint(lambda: hvdkit.apply(recipe(shard=asked), "torch")))
         said += [
             complaint(lambda: hk.shard(dataset, 2, on_device=True)),
             complaint(lambda: hk.shard((x, y), 2, on_device=True, workers=1)),
@@ -90,7 +93,8 @@ def test_data_on_a_device_that_cannot_be_are_refused_in_one_line(ranks):
                 return said, small, str(device_for(dataset, "auto"))
 
     (said, small, large), *_ = ranks.run(body)
-    no_gpu, dataset, workers, stream, full = said
+    no_gpu, by_recipe, dataset, workers, stream, full = said
+    assert by_recipe == no_gpu
     assert "Shard.on_device is True but there is no GPU" in no_gpu
     assert "only arrays without loader workers" in dataset
     assert "only arrays without loader workers" in workers
