@@ -18,6 +18,7 @@ from hvdkit.errors import EngineError, HvdkitError, LaunchError
 from hvdkit.process import arrivals, failures
 from hvdkit.process.control import ControlChannel
 from hvdkit.process.environment import node_name, stuck_limits
+from hvdkit.process.forks import prepare_forks
 from hvdkit.process.watch.judge import Limits
 from hvdkit.recipe.plan import local_ranks
 
@@ -185,6 +186,7 @@ def init(
     """
     global _current
     failures.watch_exceptions()
+    prepare_forks()
     if library not in (None, *libraries()):
         raise EngineError(f"library {library!r} is unknown; use {', '.join(libraries())} or None")
     if _current is not None:

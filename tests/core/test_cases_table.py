@@ -18,7 +18,7 @@ ENTRIES = {
     "l": (8,),
     "r": tuple(range(1, 43)),
     # S06 is seen on GPUs alone, S12 in benchmarks/watch_scale.py
-    "s": (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17),
+    "s": (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18),
 }
 
 
