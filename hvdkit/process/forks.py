@@ -1,8 +1,8 @@
 """Children that this process forks, such as loader workers: none may find Python's list of threads locked for ever.
 
-CPython before 3.10.15 and 3.11.10 does not renew that lock in a child (gh-112275). A library's thread takes it for a
-moment when it lets go of a tensor, as those of Gloo and of Horovod do behind every collective; a child that is forked in
-this moment never runs, and its parent waits for it.
+CPython before 3.10.15 and 3.11.10 does not renew that lock in a child (gh-112275). A thread of a library takes it for
+a moment when it lets go of a tensor, as those of Gloo and of Horovod do behind every collective; a child that is forked
+in this moment never runs, and its parent waits for it.
 """
 
 from __future__ import annotations

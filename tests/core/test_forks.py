@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit.process import forks
 
@@ -63,3 +66,22 @@ def test_only_a_python_that_needs_it_is_asked_to_wait(version, asks, monkeypatch
     for _ in range(2):
         forks.prepare_forks()
     assert asked == [forks.wait_for_threads] * asks
+
+
+@pytest.mark.processes
+def test_init_prepares_the_forks_of_a_rank():
+    script = """
+import os
+from hvdkit.job import world
+from hvdkit.process import forks
+forks.wait_for_threads = lambda: print("waited", flush=True)
+world.init("serial")
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert finished.returncode == 0, finished.stderr
+    needed = sys.version_info[:3] < (3, 10, 15) or (3, 11) <= sys.version_info[:3] < (3, 11, 10)
+    assert finished.stdout == "waited\n" * needed
