@@ -12,11 +12,11 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
+
+from hvdkit.process.status import OWN_THREADS, status_of
 
 # a thread that computes all the time must not hold up every fork
 _LIMIT_SECONDS = 0.1
-_THREADS = Path("/proc/self/task")
 _FIRST_MENDED = {(3, 10): 15, (3, 11): 10}
 
 _is_prepared = False
@@ -40,12 +40,5 @@ def wait_for_threads() -> None:
 def _some_run() -> bool:
     own = {str(thread.native_id) for thread in threading.enumerate()}
     with contextlib.suppress(OSError):
-        return any(_runs(thread) for thread in _THREADS.iterdir() if thread.name not in own)
+        return any(status_of(thread).state in ("R", "D") for thread in OWN_THREADS.iterdir() if thread.name not in own)
     return False
-
-
-def _runs(thread: Path) -> bool:
-    try:
-        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "RD"
-    except OSError:
-        return False

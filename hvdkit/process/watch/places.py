@@ -9,6 +9,7 @@ import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdkit.process.status import PROCESSES, status_of
 from hvdkit.process.watch.judge import STOPPED
 
 SIGNAL = signal.SIGRTMIN + 9
@@ -53,7 +54,7 @@ class Whereabouts:
 
     def ask(self) -> Place | None:
         """Ask for the stack; return the place at once if the process cannot answer."""
-        if _state(self._process) in "Tt":
+        if status_of(PROCESSES / str(self._process)).state in "Tt":
             return Place(STOPPED, "stopped")
         self._read = os.fstat(self._descriptor).st_size
         os.kill(self._process, SIGNAL)
@@ -82,10 +83,3 @@ def _main_thread(text: str) -> list[str]:
 def _is_own(file: str) -> bool:
     """Say whether a file is the user's."""
     return not (file.startswith((_PACKAGE, "<", *_LIBRARIES)) or "site-packages" in file)
-
-
-def _state(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"

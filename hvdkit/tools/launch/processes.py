@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
+
+from hvdkit.process.status import PROCESSES, status_of
 
 TIME_IS_UP = signal.SIGUSR1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -64,12 +65,10 @@ def continue_in_child(caller: int | None) -> None:
 def descendants(root: int) -> list[int]:
     """Return the living processes that descend from a process, itself excluded."""
     children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # the name in parentheses may hold blanks
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(stat.parent.name))
+    for entry in PROCESSES.glob("[0-9]*"):
+        status = status_of(entry)
+        if not status.has_ended:
+            children.setdefault(status.parent, []).append(int(entry.name))
     found, queue = [], [root]
     while queue:
         for child in children.get(queue.pop(), []):
@@ -80,11 +79,7 @@ def descendants(root: int) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Say whether a process exists and has not ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    return not status_of(PROCESSES / str(pid)).has_ended
 
 
 def end_descendants(grace: float) -> None:
