@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-from ranks import UNDER_KERAS_2, Combination, on, unavailable
+from ranks import Combination, on, unavailable
 
 FRAMEWORKS = ("torch", "tf", "keras")
 EVERY_TIME = (("serial", 1), ("horovod", 3), ("torch", 2), ("mpi", 3))
@@ -28,9 +28,7 @@ def matrix(names: Iterable[str], few: Iterable[str]) -> list[Any]:
         for entry in _cells(cells):
             combination = entry.values[0]
             all_names = combination.framework == "torch" or (
-                (combination.engine, combination.size) == ("mpi", 3)
-                and not combination.env
-                and not (UNDER_KERAS_2 and combination.framework == "tf")
+                (combination.engine, combination.size) == ("mpi", 3) and not combination.env
             )
             for name in names:
                 slow = [] if not rest and (all_names or name in few) else [pytest.mark.slow]
