@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,9 @@ import numpy as np
 from hvdkit.engines.base import Array, Bytes, Engine
 from hvdkit.errors import EngineError
 from hvdkit.process.environment import LaunchedAs, ensure_home, prefer
+
+# what a wait may take before it pauses, and how long it pauses at most, in seconds
+_SOON, _LONGEST_PAUSE = 1e-4, 1e-3
 
 
 class MpiEngine(Engine):
@@ -44,15 +48,42 @@ class MpiEngine(Engine):
         self.communicator = MPI.COMM_WORLD.Dup()
         self.rank = self.communicator.Get_rank()
         self.size = self.communicator.Get_size()
+        self._crowded = bool(self.communicator.allreduce(self._lacks_cores(), MPI.LOR))
 
     def shutdown(self) -> None:
         """Free the communicator; MPI itself is finalised at exit."""
         self.communicator.Free()
 
+    def meet(self, communicator: Any) -> None:
+        """Wait until every rank is here; asleep, if ranks outnumber the cores, since MPI's own waits are loops."""
+        if self._crowded:
+            self.wait(communicator.Ibarrier())
+
+    def wait(self, request: Any) -> None:
+        """Wait for a request; asleep, if ranks outnumber the cores."""
+        if not self._crowded:
+            request.Wait()
+            return
+        begin = time.perf_counter()
+        while not request.Test():
+            waited = time.perf_counter() - begin
+            if waited > _SOON:
+                time.sleep(min(waited / 32, _LONGEST_PAUSE))
+
+    def _lacks_cores(self) -> bool:
+        """Say whether this node has fewer cores than ranks; a rank may be bound to some of them."""
+        node = self.communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
+        cores = set().union(*node.allgather(os.sched_getaffinity(0)))
+        crowded = len(cores) <= node.Get_size()
+        node.Free()
+        return crowded
+
     def _operation(self, op: str) -> Any:
         return {"sum": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
 
     def _do_allreduce(self, flat: Array, op: str) -> Array:
+        # every verb begins with one, and that is where ranks wait for each other
+        self.meet(self.communicator)
         self.communicator.Allreduce(self._mpi.IN_PLACE, flat, self._operation(op))
         return flat
 

@@ -22,6 +22,7 @@ class JaxMpiChannel(Channel):
     def __init__(self, engine: Engine) -> None:
         assert isinstance(engine, MpiEngine)
         super().__init__(engine)
+        self._meet = engine.meet
         self._communicator = engine.communicator.Dup()
 
     def start_allreduce(self, flat: Any) -> Any:
@@ -46,5 +47,6 @@ class JaxMpiChannel(Channel):
         source = np.ascontiguousarray(flat)
         total = np.empty_like(source)
         with self.engine.waiting("the reduction of gradients"):
+            self._meet(self._communicator)
             self._communicator.Allreduce(source, total, MPI.SUM)
         return total

@@ -24,6 +24,7 @@ class TfMpiChannel(Channel):
     def __init__(self, engine: Engine) -> None:
         assert isinstance(engine, MpiEngine)
         super().__init__(engine)
+        self._meet = engine.meet
         self._communicator = engine.communicator.Dup()
         self.host_call = HostCalls()
 
@@ -48,5 +49,6 @@ class TfMpiChannel(Channel):
 
         total = np.empty_like(flat)
         with self.engine.waiting("the reduction of gradients"):
+            self._meet(self._communicator)
             self._communicator.Allreduce(np.ascontiguousarray(flat), total, MPI.SUM)
         return total

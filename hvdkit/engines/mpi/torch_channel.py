@@ -20,6 +20,7 @@ class TorchMpiChannel(Channel):
     def __init__(self, engine: Engine) -> None:
         assert isinstance(engine, MpiEngine)
         super().__init__(engine)
+        self._wait = engine.wait
         self._communicator = engine.communicator.Dup()
 
     def start_allreduce(self, flat: Any) -> Any:
@@ -40,7 +41,7 @@ class TorchMpiChannel(Channel):
         """Return the summed tensor."""
         flat, wide, request = handle
         with self.engine.waiting("the reduction of gradients"):
-            request.Wait()
+            self._wait(request)
         return flat if wide is flat else flat.copy_(wide)
 
     def allgather(self, tensor: Any) -> Any:
