@@ -7,25 +7,12 @@ from mutants import MUTANTS
 from ranks import on
 from verify_runs import MUTANTS_FILE, run_verify
 
-# one or two of each step
-FIRST = (
-    "threads_not_shared",
-    "mean_over_a_mask",
-    "one_random_stream_for_all",
-    "same_shard",
-    "validation_of_rank_0",
-    "warmup_one_update_late",
-    "gradient_a_thousandth_off",
-    "sum_instead_of_mean",
-    "loss_one_percent_off",
-    "statistics_joined_by_the_maximum",
-    "statistics_not_restored",
-    "momentum_zero_after_reading",
-)
+# one of an early, a middle and a late step, and one that is found in a resumed run alone
+FIRST = ("same_shard", "gradient_a_thousandth_off", "validation_of_rank_0", "momentum_zero_after_reading")
 
 
 def cases():
-    """Return every mutant on its frameworks; twelve of them, in torch, run every time."""
+    """Return every mutant on its frameworks; four of them, in torch, run every time."""
     for entry in [*on("torch", ("mpi",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]:
         combination = entry.values[0]
         for name, mutant in MUTANTS.items():

@@ -193,7 +193,7 @@ def test_a_right_script_is_verified(name, combination, folder):
 
 
 @pytest.mark.parametrize("combination", on("torch", ("torch",)))
-@pytest.mark.parametrize("name", named(CONVERTED, ("", "gan", "two_inputs", "words")))
+@pytest.mark.parametrize("name", named(CONVERTED, ("", "gan")))
 def test_a_converted_script_is_verified(name, combination, folder):
     check_converted(name, combination, folder)
 

@@ -30,6 +30,8 @@ ACCUMULATED = {
     "tail": {"optimizer": hvdkit.SGD(0.05, momentum=0.9), "count": 41, "accumulate": 4},
     "tail of one": {"optimizer": hvdkit.Adam(0.01), "count": 33, "accumulate": 4},
 }
+# optimizers that tests/consistency compares with NumPy every time
+SLOW = ("sgd", "momentum", "nesterov", "adamw", "adagrad", "l2")
 OVER_HOROVOD = ("adam", "clip", "three and two")
 BOTH = [*on("tf", engines=("mpi",)), *on("keras", engines=("mpi",))]
 HOROVOD = [*on("tf", engines=("horovod",)), *on("keras", engines=("horovod",))]
@@ -84,7 +86,7 @@ def check(results, dtype):
     assert all(result["distance"] <= BAND[dtype] for result in results), [r["distance"] for r in results]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
 @pytest.mark.parametrize("ranks", slowly(BOTH) if UNDER_KERAS_2 else BOTH, indirect=True)
 def test_two_ranks_equal_one_process(ranks, name):
     results = ranks.run(compared, ranks.combination.framework, "float32", **CASES[name])

@@ -7,7 +7,7 @@ from ranks import on
 
 
 @pytest.mark.parametrize("way", ["eager", "graph", "traced before"])
-@pytest.mark.parametrize("ranks", on("tf", engines=("mpi", "horovod"), sizes=(2, 3)), indirect=True)
+@pytest.mark.parametrize("ranks", on("tf", engines=("mpi", "horovod"), sizes=(3,)), indirect=True)
 def test_r42_a_loop_weighs_its_short_batches(ranks, way):
     def body():
         import keras
