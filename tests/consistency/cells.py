@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-from ranks import Combination, on, unavailable
+from ranks import UNDER_KERAS_2, Combination, on, unavailable
 
 FRAMEWORKS = ("torch", "tf", "keras")
 EVERY_TIME = (("serial", 1), ("horovod", 3), ("torch", 2), ("mpi", 3))
@@ -39,7 +39,8 @@ def matrix(names: Iterable[str], few: Iterable[str]) -> list[Any]:
 
 def pairs(frameworks: Iterable[str] = FRAMEWORKS) -> list[Any]:
     """Return two processes of each framework; each begins with another engine, and the first that is here is quick."""
-    engines = {"torch": ("torch", "horovod", "mpi"), "tf": ("horovod", "mpi"), "keras": ("mpi", "horovod")}
+    keras = ("horovod", "mpi") if UNDER_KERAS_2 else ("mpi", "horovod")
+    engines = {"torch": ("torch", "horovod", "mpi"), "tf": ("horovod", "mpi"), "keras": keras}
     found = []
     for framework in frameworks:
         entries = [marked(entry) for entry in on(framework, engines[framework])]
