@@ -71,7 +71,7 @@ class KerasTrainer(Trainer):
         if self.rates.warmup_steps or self.rates.schedule is not None:
             from hvdkit.keras_common.rates.driven_rates import driven_rate
 
-            driven = driven_rate(self.optimizer, self.accumulate)
+            driven = driven_rate(self.optimizer)
             driven.drive(0, [self.rates.at(step) for step in range(epochs * self.steps_per_epoch)])
             self.model.make_train_function(force=True)
 

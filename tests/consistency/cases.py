@@ -40,5 +40,5 @@ CASES = {
     "embedding_adam_l2": Case("embedding", adam(0.01, weight_decay=DECAY)),
     "embedding_adagrad": Case("embedding", adagrad(0.1), sparse=True),
     "accumulated_momentum": Case("mlp", sgd(0.03), accumulate=2, warmup=1.0),
-    "accumulated_adam_clip": Case("mlp", adam(0.01), accumulate=3, clip=0.25, samples=53),
+    "accumulated_adam_clip": Case("mlp", adam(0.01), accumulate=3, clip=0.25, warmup=1.0, samples=53),
 }

@@ -21,8 +21,8 @@ class DrivenRate:
         table: The rate of each update, float32; NaN stands for the optimizer's own, as does the end of the table.
     """
 
-    def __init__(self, optimizer: Any, accumulate: int = 1) -> None:
-        self._optimizer, self._accumulate = innermost(optimizer), accumulate
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = innermost(optimizer)
         self._own = self._optimizer._get_current_learning_rate
         self.table: NDArray[np.float32] = np.zeros(0, np.float32)
         self.momentum_correction = True
@@ -40,11 +40,9 @@ class DrivenRate:
 
     def _current(self) -> Any:
         """Return the rate of the update under way; between updates that of the last one, as a variable would hold."""
-        step = self._step()
+        # counts updates, also where one takes several passes
+        step = self._optimizer.iterations
         return self._at(step if in_stateless_scope() else ops.maximum(step - 1, 0))
-
-    def _step(self) -> Any:
-        return self._optimizer.iterations // self._accumulate
 
     def _at(self, step: Any) -> Any:
         if not self.table.size:
@@ -57,7 +55,7 @@ class DrivenRate:
     def _correct_momentum(self, gradients: list[Any], _variables: list[Any]) -> list[Any]:
         """Scale momentum that has the old rate folded in (Goyal et al., 2017, remark 2)."""
         if self.momentum_correction and self.table.size:
-            step = self._step()
+            step = self._optimizer.iterations
             old, new = self._at(ops.maximum(step - 1, 0)), self._at(step)
             ratio = ops.where(old == 0, 1.0, new / ops.where(old == 0, 1.0, old))
             for velocity in self._optimizer.momentums:
@@ -65,11 +63,11 @@ class DrivenRate:
         return gradients
 
 
-def driven_rate(optimizer: Any, accumulate: int = 1) -> DrivenRate:
+def driven_rate(optimizer: Any) -> DrivenRate:
     """Return what drives an optimizer's rate; there is one for each optimizer."""
     inner = innermost(optimizer)
     found: DrivenRate | None = getattr(inner, _DRIVEN, None)
     if found is None:
-        found = DrivenRate(inner, accumulate)
+        found = DrivenRate(inner)
         object.__setattr__(inner, _DRIVEN, found)
     return found
