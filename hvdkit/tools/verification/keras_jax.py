@@ -79,11 +79,16 @@ class JaxReference(OpsReference):
         super().__init__(view, recipe)
         self._compute = jax.jit(jax.grad(self._weighted, has_aux=True))
 
-    def _weighted(self, trained: Any, others: Any, x: Any, y: Any, weights: Any, weight: Any) -> Any:
+    def _weighted(self, trained: Any, others: Any, measured: Any, x: Any, y: Any, weights: Any, weight: Any) -> Any:
         from keras import StatelessScope
 
         untrained = self.model.non_trainable_variables
-        given = [*zip(self.model.trainable_variables, trained, strict=True), *zip(untrained, others, strict=True)]
+        given = [
+            *zip(self.model.trainable_variables, trained, strict=True),
+            *zip(untrained, others, strict=True),
+            # else losses of several outputs count in arrays that the compiled program takes for constants
+            *zip(self.model.metrics_variables, measured, strict=True),
+        ]
         with StatelessScope(state_mapping=given, collect_losses=True) as scope:
             loss, outputs = self._loss_of((x, y, weights), training=True)
         others = [scope.get_current_value(variable) for variable in untrained]
@@ -92,8 +97,9 @@ class JaxReference(OpsReference):
     def _train(self, x: Any, y: Any, weights: Any, weight: float) -> tuple[Gradients, Any, Any]:
         trained = [variable.value for variable in self.model.trainable_variables]
         others = [variable.value for variable in self.model.non_trainable_variables]
+        measured = [variable.value for variable in self.model.metrics_variables]
         number = np.asarray(weight, trained[0].dtype)
-        gradients, (loss, outputs, others) = self._compute(trained, others, *tensors(x, y, weights), number)
+        gradients, (loss, outputs, others) = self._compute(trained, others, measured, *tensors(x, y, weights), number)
         for variable, value in zip(self.model.non_trainable_variables, others, strict=True):
             variable.assign(value)
         return list(gradients), loss, outputs

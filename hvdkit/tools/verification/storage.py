@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdkit.recipe.trees import leaves, map_tree
+from hvdkit.recipe.trees import is_branch, leaves, map_tree
 from hvdkit.tools.verification.sketches import single, sketch
 
 Arrays = dict[str, NDArray[Any]]
@@ -255,8 +255,16 @@ def digest(value: NDArray[Any]) -> str:
 
 def sample_digests(inputs: Any, targets: Any) -> list[str]:
     """Return one digest for each sample with its target, the same in every framework."""
-    columns = [*map(single, leaves(inputs)), *(np.asarray(single(leaf), np.float64) for leaf in leaves(targets))]
+    inputs, targets = (map(single, leaves(_in_order(tree))) for tree in (inputs, targets))
+    columns = [*inputs, *(np.asarray(leaf, np.float64) for leaf in targets)]
     return ["".join(digest(np.asarray(column[i])) for column in columns) for i in range(len(columns[0]))]
+
+
+def _in_order(tree: Any) -> Any:
+    """Return a tree whose dicts are sorted, as they are in a step that JAX has compiled."""
+    if isinstance(tree, dict):
+        return {name: _in_order(tree[name]) for name in sorted(tree, key=str)}
+    return [_in_order(part) for part in tree] if is_branch(tree) else tree
 
 
 def places(draws: Draws) -> dict[str, str]:
