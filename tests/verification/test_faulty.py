@@ -14,6 +14,8 @@ FAULTS = {
     "unaveraged_metrics": ("average", "Recipe.average is None: give hvdkit.Average()"),
 }
 FIRST = ("sharded_twice", "unaveraged_metrics")
+# refused by hvdkit.keras itself
+WITHOUT_KERAS = ("summed_loss", "unaveraged_metrics")
 
 
 def cases():
@@ -21,7 +23,7 @@ def cases():
     for entry in [*on("torch", ("torch",)), *on("tf", ("mpi",)), *on("keras", ("mpi",))]:
         combination = entry.values[0]
         for name in FAULTS:
-            if (name, combination.framework) != ("unaveraged_metrics", "keras"):
+            if combination.framework != "keras" or name not in WITHOUT_KERAS:
                 marks = [
                     *entry.marks,
                     *([] if combination.framework == "torch" and name in FIRST else [pytest.mark.slow]),
@@ -36,6 +38,14 @@ def test_the_fault_of_an_example_is_named(name, combination):
     step, words = FAULTS[name]
     assert report["fault"]["step"] == step, report["fault"]
     assert words in report["fault"]["found"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", on("keras", ("mpi",)))
+def test_a_loss_that_is_a_sum_is_refused_in_keras(combination):
+    report, finished = run_verify("examples/faulty/summed_loss.py", combination, "--steps", "4")
+    assert finished.code == 1, finished.stdout + finished.stderr
+    assert "the loss 'keras_loss' returns the sum of a batch" in report["error"]
 
 
 @pytest.mark.parametrize("ranks", [*on("keras", ("serial",), (1,)), *on("tf", ("serial",), (1,))], indirect=True)
