@@ -81,7 +81,7 @@ class TfTrainer(LoopTrainer):
         return self._totals
 
     def _due(self) -> Iterator[Batch]:
-        """Yield the batches of an epoch; the check draws random numbers, so observers see a batch after it."""
+        """Yield the batches of an epoch; the check builds the model, so observers see a batch after it."""
         for batch in super()._due():
             self._check_outputs(*batch)
             yield batch
@@ -90,7 +90,10 @@ class TfTrainer(LoopTrainer):
         if self._unchecked:
             self._unchecked = False
             labels = y if self.batches.targets is None else self.batches.targets
-            outputs = self.model(map_tree(lambda part: tf.convert_to_tensor(part)[:64], x))
+            # layers for sequences draw even so; a run that goes on must draw what one without a break does
+            backend, random = self._setup.backend, self._setup.backend.read_random_state(self.model)
+            outputs = self.model(map_tree(lambda part: tf.convert_to_tensor(part)[:64], x), training=False)
+            backend.write_random_state(self.model, random)
             check_outputs(outputs.numpy(), labels, self.world)
 
     def _pass(self, batch: Batch) -> None:

@@ -79,8 +79,9 @@ def test_dropout_goes_on_where_it_was_on_every_rank(ranks, tmp_path):
 
             runs.fresh()
             keras.utils.set_random_seed(0)
-            layers = [keras.layers.Dense(32), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
-            return keras.Sequential([keras.Input((6,)), *layers])
+            # draws in every pass, also where nothing is trained
+            sequence = [keras.layers.Reshape((6, 1)), keras.layers.LSTM(8, dropout=0.5)]
+            return keras.Sequential([keras.Input((6,)), *sequence, keras.layers.Dropout(0.5), keras.layers.Dense(3)])
 
         import case_parts as parts
 
