@@ -55,12 +55,12 @@ class MpiEngine(Engine):
         self.communicator.Free()
 
     def meet(self, communicator: Any) -> None:
-        """Wait until every rank is here; asleep, if ranks outnumber the cores, since MPI's own waits are loops."""
+        """Wait until every rank is here; asleep where no core is to spare, since MPI's own waits are loops."""
         if self._crowded:
             self.wait(communicator.Ibarrier())
 
     def wait(self, request: Any) -> None:
-        """Wait for a request; asleep, if ranks outnumber the cores."""
+        """Wait for a request; asleep where no core is to spare."""
         if not self._crowded:
             request.Wait()
             return
@@ -71,7 +71,7 @@ class MpiEngine(Engine):
                 time.sleep(min(waited / 32, _LONGEST_PAUSE))
 
     def _lacks_cores(self) -> bool:
-        """Say whether this node has fewer cores than ranks; a rank may be bound to some of them."""
+        """Say whether the ranks of this node leave it no core to spare; each may be bound to some."""
         node = self.communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
         cores = set().union(*node.allgather(os.sched_getaffinity(0)))
         crowded = len(cores) <= node.Get_size()
