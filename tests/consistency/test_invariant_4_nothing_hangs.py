@@ -118,7 +118,7 @@ def test_a_rank_that_does_not_move_ends_the_job(promised, combination):
 @pytest.mark.parametrize("combination", [*pairs(("torch", "tf")), *slow(pairs(("keras",)))])
 def test_a_recipe_says_how_long_ranks_may_wait(promised, combination):
     said = fails(promised, TRAINING, combination, combination.framework, combination.engine, "late")
-    assert re.search(r"rank 0 has waited \d s for other ranks in .*; rank 1 is (at script.py|late)", said)
+    assert re.search(r"rank 0 has waited \d s for other ranks in .*; rank 1 is (at script.py|late)", said), said
     assert re.search(r"rank 1 failed: it has not come to .*, where rank 0 has waited 6 s; it is at script.py:\d+", said)
 
 

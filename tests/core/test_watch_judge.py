@@ -64,6 +64,16 @@ def test_who_is_late_is_asked_and_named_once(judge):
     assert reports == [Report(words)]
 
 
+def test_a_place_told_before_a_wait_began_is_not_where_the_rank_is(judge):
+    judge.is_at(1, "at train.py:7 (in prepare)", "early", 95.0)
+    judge.waits(0, 7, "barrier", 100.0)
+    judge.waits(2, 7, "barrier", 100.0)
+    assert verdicts(judge, 131.0, 161.0) == [Ask(1), Ask(1)]
+    judge.is_at(1, "at train.py:42 (in step)", "late", 161.5)
+    (report,) = (verdict for verdict in verdicts(judge, 162.0) if isinstance(verdict, Report))
+    assert report.text.endswith("; rank 1 is at train.py:42 (in step)")
+
+
 def test_who_stays_in_one_place_ends_the_job_and_who_moves_does_not(judge):
     judge.waits(0, 7, "barrier", 100.0)
     judge.waits(2, 7, "barrier", 100.0)
@@ -99,6 +109,13 @@ def test_who_does_not_answer_is_named_without_its_place_a_little_later(judge):
     assert verdicts(judge, 131.0, 160.5) == [Ask(1), Ask(1)]
     (report,) = (verdict for verdict in verdicts(judge, 165.5) if isinstance(verdict, Report))
     assert report.text == "rank 0 has waited 66 s for other ranks in barrier; rank 1 is late"
+
+
+def test_who_does_not_answer_is_named_before_it_ends_the_job():
+    judge = Judge(2, Limits(report=2.0, stuck=6.0))
+    judge.waits(0, 7, "barrier", 100.0)
+    said = [verdict for verdict in verdicts(judge, *(100.0 + 0.5 * turn for turn in range(14))) if verdict != Ask(1)]
+    assert [type(verdict) for verdict in said] == [Report, End]
 
 
 def test_who_is_stopped_where_all_wait_is_to_blame(judge):

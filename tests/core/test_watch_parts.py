@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+from limits import HANG_SECONDS
 
 from hvdkit.process.watch import places
 from hvdkit.process.watch.hub import Hub
@@ -68,7 +69,13 @@ def test_the_place_is_the_line_of_the_users_script():
     text = STACK.format(package=places._PACKAGE)
     assert places.place_in(text).words == "at train.py:42 (in step)"
     assert "threading" not in places.place_in(text).stack
-    assert places.place_in("").words == "in code that is not Python's"
+    assert places.place_in("Current thread 0x00007e:\n  <no Python frame>\n").words == "in code that is not Python's"
+
+
+def test_code_that_autograph_has_written_is_not_the_users():
+    written = '  File "/tmp/__autograph_generated_file1u3agf0c.py", line 14 in tf___run\n'
+    text = STACK.format(package=places._PACKAGE).replace('  File "/home', f'{written}  File "/home', 1)
+    assert places.place_in(text).words == "at train.py:42 (in step)"
 
 
 @pytest.mark.processes
@@ -84,10 +91,30 @@ def test_a_place_is_found_while_the_interpreter_is_held():
         time.sleep(0.3)
         whereabouts = places.Whereabouts(process.pid, os.open(f"/proc/{process.pid}/fd/{descriptor}", os.O_RDONLY))
         assert whereabouts.ask() is None
-        time.sleep(0.3)
-        place = whereabouts.answer()
+        place = answer_of(whereabouts)
         process.kill()
     assert 'File "<string>", line 4 in <module>' in place.stack
+
+
+def answer_of(whereabouts):
+    until = time.monotonic() + HANG_SECONDS
+    while time.monotonic() < until:
+        time.sleep(0.1)
+        if (place := whereabouts.answer()) is not None:
+            return place
+    raise AssertionError("no answer")
+
+
+def test_a_stack_that_is_not_written_yet_or_still_being_written_is_no_answer():
+    descriptor = os.memfd_create("stack")
+    whereabouts = places.Whereabouts(os.getpid(), descriptor)
+    assert whereabouts.answer() is None
+    head, tail = STACK.format(package=places._PACKAGE).split("Current")
+    os.write(descriptor, head.encode())
+    assert whereabouts.answer() is None
+    os.write(descriptor, f"Current{tail}".encode())
+    assert whereabouts.answer() is None
+    assert whereabouts.answer().words == "at train.py:42 (in step)"
 
 
 @pytest.fixture

@@ -68,6 +68,11 @@ class _Rank:
     stack: str = ""
     moved: float = 0.0
     asked: float = float("-inf")
+    answered: float = float("-inf")
+
+    def place_since(self, when: float) -> str:
+        """Return where it is; empty if it has not been asked since then: it may have gone elsewhere."""
+        return self.place if self.answered >= when else ""
 
 
 @dataclass
@@ -110,7 +115,7 @@ class Judge:
         entry = self._ranks[rank]
         if stack != entry.stack:
             entry.stack, entry.moved = stack, now
-        entry.place = place
+        entry.place, entry.answered = place, now
 
     def was_away(self, now: float) -> None:
         """Begin to count anew: this process was stopped, and perhaps the others with it."""
@@ -168,20 +173,26 @@ class Judge:
         rank, entry, number, what = longest
         late = [other for other in range(self.size) if self._is_late(other, number)]
         asked = late or [other for other in range(self.size) if self._ranks[other].left is None]
-        late = late or [other for other in asked if self._ranks[other].place == STOPPED]
+        places = {other: self._ranks[other].place_since(entry.since) for other in asked}
+        late = late or [other for other in asked if places[other] == STOPPED]
         for other in asked:
             if now - self._ranks[other].asked > min(ASK_SECONDS, soon):
                 self._ranks[other].asked = now
                 yield Ask(other)
         waited = now - entry.since
-        patience = 0.0 if all(self._ranks[other].place for other in late) else ANSWER_SECONDS
+        patience = 0.0 if all(places[other] for other in late) else self._patience
         if waited > self.limits.report + patience and self._reported != number and self._agree_on(number, what):
             self._reported = number
-            yield Report(f"rank {rank} has waited {waited:.0f} s for other ranks in {what}{self._places(late)}")
+            yield Report(f"rank {rank} has waited {waited:.0f} s for other ranks in {what}{_named(late, places)}")
         if waited > self.limits.stuck and all(
             now - max(entry.since, self._ranks[other].moved) > self.limits.stuck for other in late
         ):
-            yield self._stuck(rank, what, late)
+            yield self._stuck(rank, what, late, places)
+
+    @property
+    def _patience(self) -> float:
+        """So long an answer is waited for: a late rank is named before it ends the job."""
+        return min(ANSWER_SECONDS, max(0.0, self.limits.stuck - self.limits.report) / 2)
 
     def _agree_on(self, number: int, what: str) -> bool:
         return all(entry.wait is None or entry.wait[0] != number or entry.wait[1] == what for entry in self._ranks)
@@ -190,16 +201,17 @@ class Judge:
         entry = self._ranks[rank]
         return entry.left is None and (entry.wait is None or entry.wait[0] < number)
 
-    def _places(self, late: list[int]) -> str:
-        if not late:
-            return "; all ranks wait there"
-        named = [f"rank {rank} is {self._ranks[rank].place or 'late'}" for rank in late[:3]]
-        return f"; {', '.join(named)}{f' and {len(late) - 3} more are late' if len(late) > 3 else ''}"
-
-    def _stuck(self, waiting: int, what: str, late: list[int]) -> End:
+    def _stuck(self, waiting: int, what: str, late: list[int], places: dict[int, str]) -> End:
         seconds = f"{self.limits.stuck:.0f} s"
         if not late:
             return End(waiting, f"it has waited {seconds} in {what}, as all ranks have")
-        place = self._ranks[late[0]].place
+        place = places[late[0]]
         where = f"; it is {place}" if place else ""
         return End(late[0], f"it has not come to {what}, where rank {waiting} has waited {seconds}{where}")
+
+
+def _named(late: list[int], places: dict[int, str]) -> str:
+    if not late:
+        return "; all ranks wait there"
+    named = [f"rank {rank} is {places[rank] or 'late'}" for rank in late[:3]]
+    return f"; {', '.join(named)}{f' and {len(late) - 3} more are late' if len(late) > 3 else ''}"

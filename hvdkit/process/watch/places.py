@@ -16,6 +16,7 @@ SIGNAL = signal.SIGRTMIN + 9
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _PACKAGE = str(Path(__file__).parents[2])
+_NOT_THE_USERS = re.compile("site-packages|__autograph_generated_file")
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -50,18 +51,25 @@ class Whereabouts:
 
     def __init__(self, process: int, descriptor: int) -> None:
         self._process, self._descriptor = process, descriptor
-        self._read = 0
+        self._read = self._written = 0
+        self._asked = False
 
     def ask(self) -> Place | None:
         """Ask for the stack; return the place at once if the process cannot answer."""
         if status_of(PROCESSES / str(self._process)).state in "Tt":
             return Place(STOPPED, "stopped")
-        self._read = os.fstat(self._descriptor).st_size
-        os.kill(self._process, SIGNAL)
+        if not self._asked:
+            self._asked = True
+            self._read = os.fstat(self._descriptor).st_size
+            os.kill(self._process, SIGNAL)
         return None
 
-    def answer(self) -> Place:
-        """Return what it has answered."""
+    def answer(self) -> Place | None:
+        """Return what it has answered; None as long as it has written nothing, or more since the last call."""
+        written, self._written = self._written, os.fstat(self._descriptor).st_size
+        if self._written == self._read or self._written != written:
+            return None
+        self._asked = False
         text = os.pread(self._descriptor, 1 << 20, self._read).decode(errors="replace")
         return place_in(text)
 
@@ -82,4 +90,4 @@ def _main_thread(text: str) -> list[str]:
 
 def _is_own(file: str) -> bool:
     """Say whether a file is the user's."""
-    return not (file.startswith((_PACKAGE, "<", *_LIBRARIES)) or "site-packages" in file)
+    return not (file.startswith((_PACKAGE, "<", *_LIBRARIES)) or _NOT_THE_USERS.search(file))

@@ -197,14 +197,19 @@ class Watcher:
         wait = self._page.read()
         self._tell_of(wait, now)
         if self._asked is not None and now - self._asked > _STACK_SECONDS:
-            self._asked = None
-            place = self._whereabouts.answer()
-            self._tell({"place": place.words, "stack": place.stack})
+            self._look_for_the_answer(now)
         if self._hub is not None:
             self._hub.look(now)
         if self._upstream is not None and self._upstream.pending:
             self._upstream.flush()
         self._miss_the_root(wait, now)
+
+    def _look_for_the_answer(self, now: float) -> None:
+        place = self._whereabouts.answer()
+        # a machine that is short of cores may let the rank answer later
+        self._asked = now if place is None else None
+        if place is not None:
+            self._tell({"place": place.words, "stack": place.stack})
 
     def _miss_the_root(self, wait: Wait | None, now: float) -> None:
         """Judge without the hub, which has left with rank 0."""
