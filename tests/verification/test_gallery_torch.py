@@ -9,7 +9,7 @@ from ranks import on
 from verify_runs import run_verify
 
 GALLERY = str(Path(__file__).parent / "gallery" / "torch_recipes.py")
-QUICK = ("detector", "recurrent")
+QUICK = ("detector", "recurrent", "stream")
 NAMES = (
     "cnn",
     "recurrent",

@@ -16,6 +16,9 @@ from hvdkit.tools.verification.rounding import SOURCE_ALONE, array_within, metri
 from hvdkit.tools.verification.runs import Runs
 from hvdkit.tools.verification.storage import Log, Snapshot, places
 
+_STREAM = "a stream that is read in parts begins anew, since files do not hold its place"
+_RANDOM = "random state behind a resume"
+
 Difference = tuple[str, "float | None", "str | None", int]
 """Words, size, name and update of the first difference."""
 
@@ -46,16 +49,15 @@ def _left_out(seen: Runs, anew: bool) -> Iterator[Check]:
     if possible and inside_update(seen.layout) is not None and not any(plan.file for plan, _ in seen.resumed):
         yield Check("checkpoint", "resumed from a file saved inside an epoch", None, "no such file was written")
     if anew:
-        stream = "a stream that is read in parts begins anew, since files do not hold its place"
-        reason = stream if seen.known["stream"] else "a data set of your own, whose order begins anew"
+        reason = _STREAM if seen.known["stream"] else "a data set of your own, whose order begins anew"
         yield Check("checkpoint", "updates behind a resume", None, reason)
     if seen.random or seen.replayed:
-        yield _random_state(seen)
+        # to begin to read it draws numbers too
+        yield Check("checkpoint", _RANDOM, None, _STREAM) if seen.known["stream"] else _random_state(seen)
 
 
 def _random_state(seen: Runs) -> Check:
     """Generators stand behind a resume where they stood; they were set then, so that the rest could be compared."""
-    claim = "random state behind a resume"
     hidden: set[str] = set()
     for plan, logs in seen.resumed:
         for rank, log in enumerate(() if plan.stop_at else logs):
@@ -67,10 +69,10 @@ def _random_state(seen: Runs) -> Check:
             wrong = next((name for name in moved if name in saved), None)
             if wrong is not None:
                 found = f"rank {rank}: {wrong} does not stand where it stood, from {plan.words}"
-                return Check("checkpoint", claim, False, found, parameter=wrong, update=plan.update)
+                return Check("checkpoint", _RANDOM, False, found, parameter=wrong, update=plan.update)
     if hidden or not any(logs for _, logs in seen.resumed):
-        return Check("checkpoint", claim, None, "files do not hold where TensorFlow's own generators stand")
-    return Check("checkpoint", claim, True, "of every generator that can be read")
+        return Check("checkpoint", _RANDOM, None, "files do not hold where TensorFlow's own generators stand")
+    return Check("checkpoint", _RANDOM, True, "of every generator that can be read")
 
 
 def _continued(seen: Runs, plan: Resumption, logs: list[Log], alone: bool) -> Check:
