@@ -6,6 +6,8 @@ import pytest
 from ranks import on
 from script_runs import verify_script
 
+from hvdkit.tools.verification.scripts.session import is_cause
+
 pytestmark = pytest.mark.processes
 
 KNOWN_BEFORE = {
@@ -45,3 +47,10 @@ def test_a_script_that_cannot_be_judged(text, words, combination, tmp_path):
     assert (report, finished.code) == (None, 2)
     assert words in finished.stderr.splitlines()[-1]
     assert "Traceback" not in finished.stderr
+
+
+def test_what_one_rank_says_is_the_cause_if_the_job_ended_with_it():
+    said = "rank 1 gives shard other data than rank 0: the ranks' samples differ;\n give all of them the same"
+    assert is_cause(said, f"rank 0: DataError: {' '.join(said.split())}"[:120])
+    assert not is_cause("rank 1 failed: its process is gone", "rank 1: killed by SIGKILL")
+    assert not is_cause("", "rank 1: killed by SIGKILL")

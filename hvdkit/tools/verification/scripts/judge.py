@@ -46,7 +46,8 @@ def judge(seen: Seen) -> Iterator[Check]:
             f"{verb}: {words}" if verb else words,
         )
     yield _init(seen)
-    if not seen.updates:
+    # a rank that was ended has left no log: what it did cannot be compared
+    if not seen.updates or len(seen.ranks) < seen.job.processes:
         return
     yield _broadcast(seen)
     yield from data(seen)

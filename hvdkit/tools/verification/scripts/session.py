@@ -19,6 +19,8 @@ from hvdkit.tools.verification.scripts.judge import judge
 from hvdkit.tools.verification.scripts.launching import run_alone, run_ranks
 from hvdkit.tools.verification.scripts.seen import Seen
 
+_COMPARED = 80
+
 Say = Callable[[str], None]
 
 
@@ -130,8 +132,19 @@ def _blame(job: ScriptJob, seen: Seen, problem: str, report: Report) -> None:
         words = log.facts.get("error", problem) if log is not None else problem
         raise RecipeError(f"{Path(job.script).name} ends with an error on one process: {words}")
     seen.failed = next((log.facts["failed"] for log in seen.ranks if "failed" in log.facts), None)
-    if seen.failed is None or len(seen.ranks) < job.processes:
+    if seen.failed is None or not (len(seen.ranks) == job.processes or is_cause(seen.failed[1], problem)):
         report.error = problem
+
+
+def is_cause(said: str, problem: str) -> bool:
+    """Say whether what a rank said is how the job ended; ranks that it has ended may leave no log.
+
+    Args:
+        said: The rank's error.
+        problem: The last line of the job, which may be cut.
+    """
+    begin = " ".join(said.split())[:_COMPARED]
+    return bool(begin) and begin in problem
 
 
 def _obstacle(seen: Seen) -> str:
