@@ -28,7 +28,7 @@ if world.rank == 0:
 """
 OTHER_SHAPE = BEGIN + "world.allreduce([0.0] * (3 + (world.rank == 1)))"
 OTHER_COLLECTIVE = BEGIN + "world.barrier() if world.rank == 1 else world.allgather([0])"
-LATE = BEGIN + "time.sleep(4.0 * (world.rank == 1)); world.barrier(); print('done')"
+LATE = BEGIN + "time.sleep(8.0 * (world.rank == 1)); world.barrier(); print('done')"
 TRAINING = """
 import os, signal, sys, time
 import numpy as np
@@ -103,14 +103,14 @@ def test_s03_a_rank_that_is_late_is_told_and_nothing_ends(combination):
     assert done.code == 0, done.stderr
     assert done.stdout.count("done") == combination.size
     late = (
-        r"hvdkit: rank [02] has waited [234] s for other ranks in barrier; rank 1 is at script.py:\d+ \(in <module>\)"
+        r"hvdkit: rank [02] has waited [2-7] s for other ranks in barrier; rank 1 is at script.py:\d+ \(in <module>\)"
     )
     assert re.search(late, done.stderr)
 
 
 @pytest.mark.parametrize("combination", CORE[:1])
 def test_a_rank_that_does_not_move_ends_the_job(promised, combination):
-    said = fails(promised, LATE.replace("4.0", "99.0"), combination, HVDKIT_STUCK_AFTER="4")
+    said = fails(promised, LATE.replace("8.0", "99.0"), combination, HVDKIT_STUCK_AFTER="4")
     where = r"it is at script.py:\d+ \(in <module>\)"
     assert re.search(rf"rank 1 failed: it has not come to barrier, where rank [02] has waited 4 s; {where}", said)
 

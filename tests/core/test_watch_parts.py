@@ -110,11 +110,21 @@ def test_a_stack_that_is_not_written_yet_or_still_being_written_is_no_answer():
     whereabouts = places.Whereabouts(os.getpid(), descriptor)
     assert whereabouts.answer() is None
     head, tail = STACK.format(package=places._PACKAGE).split("Current")
+    assert tail.endswith(" in <module>\n")
     os.write(descriptor, head.encode())
     assert whereabouts.answer() is None
     os.write(descriptor, f"Current{tail}".encode())
-    assert whereabouts.answer() is None
     assert whereabouts.answer().words == "at train.py:42 (in step)"
+
+
+def test_a_stack_that_does_not_end_in_a_module_is_an_answer_when_no_more_is_written():
+    descriptor = os.memfd_create("stack")
+    whereabouts = places.Whereabouts(os.getpid(), descriptor)
+    os.write(
+        descriptor, b'Current thread 0x00007e (most recent call first):\n  File "/home/me/train.py", line 7 in run\n'
+    )
+    assert whereabouts.answer() is None
+    assert whereabouts.answer().words == "at train.py:7 (in run)"
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ AWAY_SECONDS = 5.0
 MERCY_SECONDS = 2.0
 """So long a rank that must end has to do it by itself."""
 
-_STACK_SECONDS = 0.3
+_STACK_SECONDS = 0.1
 _FLUSH_SECONDS = 1.0
 
 
@@ -77,7 +77,7 @@ class Watcher:
         """Watch until the rank is gone."""
         before = time.monotonic()
         while not self._done:
-            for key, _ in self._selector.select(timeout=ROUND_SECONDS):
+            for key, _ in self._selector.select(ROUND_SECONDS if self._asked is None else _STACK_SECONDS):
                 ready: Callable[[], None] = key.data
                 ready()
                 if self._done:
