@@ -52,8 +52,9 @@ def _left_out(seen: Runs, anew: bool) -> Iterator[Check]:
         reason = _STREAM if seen.known["stream"] else "a data set of your own, whose order begins anew"
         yield Check("checkpoint", "updates behind a resume", None, reason)
     if seen.random or seen.replayed:
-        # to begin to read it draws numbers too
-        yield Check("checkpoint", _RANDOM, None, _STREAM) if seen.known["stream"] else _random_state(seen)
+        # a loader of torch's draws from the generator that the model draws from when it begins to read
+        draws = seen.framework == "torch" and seen.known["stream"]
+        yield Check("checkpoint", _RANDOM, None, _STREAM) if draws else _random_state(seen)
 
 
 def _random_state(seen: Runs) -> Check:
